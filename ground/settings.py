@@ -4,7 +4,8 @@ A value out of range is refused with a sentence that names the variable.
 """
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -202,11 +203,31 @@ class HttpSettings(Settings):
         description="Token that reads `/metrics` of every service and nothing else, for"
         " Prometheus and KEDA.",
     )
+    metrics_names: str = Field(
+        "100",
+        description="Which gates, queues, runs and tasks have figures of their own on `/metrics`: a"
+        " number, for so many of each kind by name, or a regular expression for the names.",
+    )
     without_token: bool = Field(
         False,
         description="Let a service listen beyond loopback without a token. Everyone who reaches"
         " it may then use it.",
     )
+
+    @field_validator("metrics_names")
+    @classmethod
+    def _is_number_or_pattern(cls, given: str) -> str:
+        try:
+            re.compile(given)
+        except re.error as problem:
+            raise ValueError(f"must be a number or a regular expression: {problem}") from None
+        return given
+
+    def have_figures(self, names: Iterable[str]) -> list[str]:
+        """Those of the names that have figures of their own, in order."""
+        if self.metrics_names.isdecimal():
+            return sorted(names)[: int(self.metrics_names)]
+        return sorted(name for name in names if re.fullmatch(self.metrics_names, name))
 
     @property
     def hosts(self) -> frozenset[str]:

@@ -29,7 +29,7 @@ from limiter import AdaptiveStatus, AmountStatus, GateShare, GateShares, GateSta
 from penstock.cli import command
 from penstock.fleet import Fleet, Queue, Registry, Server
 from penstock.fleet.figures import families
-from penstock.fleet.model import Latency
+from penstock.fleet.model import Alarm, Latency
 from penstock.monitor import app as monitor
 from penstock.settings import MonitorSettings
 from worker.contract import Check, dead_sandbox_contract, provider_contract, sandbox_contract
@@ -216,6 +216,7 @@ async def _families() -> list[Metric]:
         at=0.0, run="default", server=Server("", "", 0, 0, 0, 0), suspended=False, queues=(queue,),
         workers=(), worker_states={}, gates=(gate,), tasks=(), groups=(), quarantine=(), recent=(),
         failed=(), done=0, registries=(Registry("default", {}, 0, dict.fromkeys(COUNTERS, 0), ""),),
+        alarms=(Alarm("bad", "", "queue", "code", "no_worker", ""),),
     )  # fmt: skip
     target = RedisTarget("fake", (("fake", 0),), options={"server": fakeredis.FakeServer()})
     buffer = RolloutBuffer(target, "math", TaskConfig(group_size=1))

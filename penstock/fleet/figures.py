@@ -1,17 +1,22 @@
 """The fleet's figures for Prometheus, read from Redis when somebody scrapes."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 
 from prometheus_client import Metric
 
 from buffer import metrics
 from ground.http import Sheet
+from ground.settings import HttpSettings
 from limiter import GateStatus
 from penstock.fleet.model import Fleet, Queue, Registry
 from penstock.fleet.reader import FleetReader
 from worker.lifecycle.registry.records import COUNTERS, STATES
 from worker.outcomes import LATENCY_STEPS
 
+_KINDS = ("gate", "queue", "run", "task")
+_MOST_PROBLEMS = 100  # the worst, of all that are named
 WORKER_STATES = ("idle", "busy", "suspended", "dead")
 _STEP_TOTALS = {
     "throttled": "Refusals that holders reported.",
@@ -37,15 +42,46 @@ _JOB_OUTCOMES = (
 
 
 async def figures(reader: FleetReader) -> list[Metric]:
-    """Everything that is counted in Redis, of all rooms."""
-    fleet = await reader.read(workers=0)
-    return [*families(fleet), *await metrics.families(await reader.open_buffers())]
+    """Everything that is counted in Redis, of all rooms; of a bounded number of names."""
+    fleet, buffers = await reader.read(workers=0), await reader.open_buffers()
+    chosen = HttpSettings.load()
+    names = {
+        "gate": [one.name for one in fleet.gates], "queue": [one.name for one in fleet.queues],
+        "run": [one.run for one in fleet.registries], "task": [one.task for one in buffers],
+    }  # fmt: skip
+    shown = {kind: set(chosen.have_figures(of_kind)) for kind, of_kind in names.items()}
+    left_out = {kind: len(of_kind) - len(shown[kind]) for kind, of_kind in names.items()}
+    bounded = replace(
+        fleet,
+        gates=tuple(one for one in fleet.gates if one.name in shown["gate"]),
+        queues=tuple(one for one in fleet.queues if one.name in shown["queue"]),
+        registries=tuple(one for one in fleet.registries if one.run in shown["run"]),
+    )
+    of_buffers = await metrics.families([one for one in buffers if one.task in shown["task"]])
+    return [*families(bounded, left_out), *of_buffers]
 
 
-def families(fleet: Fleet) -> list[Metric]:
+def families(fleet: Fleet, left_out: Mapping[str, int] | None = None) -> list[Metric]:
     """The families of one look, less the buffer's, which that package has itself."""
-    sheets = _gates(fleet), _queues(fleet), _sandboxes(fleet), _rest(fleet)
+    rest = _rest(fleet)
+    for kind in _KINDS:
+        rest.gauge("penstock_names_left_out",
+                   "Names without figures of their own: see PENSTOCK_METRICS_NAMES.",
+                   (left_out or {}).get(kind, 0), kind=kind)  # fmt: skip
+    sheets = _problems(fleet), _gates(fleet), _queues(fleet), _sandboxes(fleet), rest
     return [family for sheet in sheets for family in sheet.families()]
+
+
+def _problems(fleet: Fleet) -> Sheet:
+    """The verdict, which alerts follow: of each problem where it is, and never the id of a job."""
+    sheet = Sheet("verdict", "level", "kind", "name")
+    for labels in dict.fromkeys(
+        (one.verdict, one.level, one.kind, "" if one.kind == "job" else one.name)
+        for one in fleet.alarms[:_MOST_PROBLEMS]
+    ):
+        sheet.gauge("penstock_problem", "1 for each thing that `penstock status` names.",
+                    1, *labels)  # fmt: skip
+    return sheet
 
 
 def _gates(fleet: Fleet) -> Sheet:
@@ -177,6 +213,8 @@ def _rest(fleet: Fleet) -> Sheet:
         sheet.gauge("penstock_workers",
                     "Workers by state. A dead one has no heartbeat and no successor.",
                     fleet.worker_states.get(state, 0), state=state)  # fmt: skip
+    sheet.gauge("penstock_unused", "1 if nothing has used this Redis yet.",
+                int(fleet.level == "unused"))  # fmt: skip
     sheet.gauge("penstock_workers_suspended", "1 while `rq suspend` holds all workers.",
                 int(fleet.suspended))  # fmt: skip
     server = fleet.server

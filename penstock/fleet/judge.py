@@ -494,7 +494,7 @@ def _of_registry(registry: Registry, fleet: Fleet) -> Iterator[Alarm]:
             f"reaper {registry.reaper} has not come"
         )
         yield Alarm(
-            "warn", f"run {run!r}: {text}", "run", run, "sandboxes_unwatched",
+            "bad", f"run {run!r}: {text}", "run", run, "sandboxes_unwatched",
             "start one: penstock reap",
         )  # fmt: skip
 
