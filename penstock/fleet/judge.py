@@ -62,8 +62,6 @@ VERDICTS: dict[str, Rule] = {
         "Set maxmemory-policy noeviction."),
     "no_worker": Rule("us", "Jobs wait in a queue, and no worker listens to it.",
         "Start one, or correct the name of the queue."),
-    "no_worker_for_shares": Rule("us", "Jobs with a share wait, and only RQ's own workers listen.",
-        "Start a `penstock worker`. RQ's own do not see shares."),
     "worker_silent": Rule("us", "A worker has no heartbeat, and no successor.",
         "Start it again. Others have its jobs by now."),
     "worker_refused": Rule("us", "Redis refuses what a worker asks.",
@@ -76,8 +74,6 @@ VERDICTS: dict[str, Rule] = {
     "queue_paused": Rule("us", "A queue with jobs is paused.", "penstock queues resume NAME"),
     "gate_paused": Rule("us", "A gate is paused, and someone waits at it.",
         "penstock limits resume NAME"),
-    "gate_shut": Rule("us", "A gate's limit is 0, so it grants nothing.",
-        "penstock limits set NAME --limit N"),
     "gate_held_by_the_dead": Rule("us", "Dead workers hold a gate's permits until the leases end.",
         "Wait, or penstock limits revoke NAME PERMIT."),
     "gates_mixed": Rule("us", "Some workers of a queue take permits and some do not.",
@@ -302,11 +298,6 @@ def _of_gates(fleet: Fleet) -> Iterator[Alarm]:
             yield Alarm(
                 "warn", f"gate {gate.name!r} is paused, and {wait}", "gate", gate.name,
                 "gate_paused", f"penstock limits resume {name}",
-            )  # fmt: skip
-        elif gate.limit == 0:
-            yield Alarm(
-                "warn", f"gate {gate.name!r} has the limit 0, and {wait}", "gate", gate.name,
-                "gate_shut", f"penstock limits set {name} --limit N",
             )  # fmt: skip
 
 

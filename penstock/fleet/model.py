@@ -112,8 +112,6 @@ class Queue:
     shared: int = 0
     """Of the finished ones, programs whose assertions ran in their own process."""
     masked: Masked = Masked()
-    sharing: int = 0
-    """Of those that wait, jobs in lists of shares, which RQ's own workers do not see."""
     paused: bool = False
     breaker: str = "closed"
     """`open` or `half`, if its breaker has paused it."""

@@ -97,12 +97,6 @@ def _standing(
         return Standing("paused", f"queue {queue.name!r} is paused", resume, "queue_paused")
     if not queue.depth:
         return Standing("working" if queue.running else "idle")
-    if queue.sharing and not any(worker.concurrent for worker in workers):
-        many = f"{queue.sharing:,} of its jobs {'has' if queue.sharing == 1 else 'have'} a share"
-        only = f"only RQ's own workers listen on queue {queue.name!r}"
-        reason = f"{only}, which see no shares: {many}"
-        start = f"start one of Penstock's: {start_a_worker(queue.name)}"
-        return Standing("no workers", reason, start, "no_worker_for_shares")
     named = {worker.gate for worker in workers if worker.gate}
     holds = [
         held
@@ -189,9 +183,6 @@ def holding(gate: GateStatus, of_the_dead: Sequence[LeaseStatus] = ()) -> Held |
     if gate.paused:
         resume = f"`penstock limits resume {name}` ends that"
         return Held(f"{named} is paused", resume, "gate_paused")
-    if gate.limit == 0:
-        raised = f"penstock limits set {name} --limit N"
-        return Held(f"{named} has the limit 0", raised, "gate_shut")
     if gate.adaptive is not None and gate.adaptive.held > 0:
         return Held(f"{named} is held for {gate.adaptive.held:.0f} s, as its service asked", "wait")
     if gate.limit is not None and gate.cost >= gate.limit:

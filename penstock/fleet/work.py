@@ -54,7 +54,7 @@ async def read_queues(client: Any, workers: Sequence[Worker], now: float) -> lis
     return [
         _with_masked(
             Queue(
-            name=name, depth=waiting[name][0], oldest=waiting[name][1], sharing=waiting[name][2],
+            name=name, depth=waiting[name][0], oldest=waiting[name][1],
             running=row[0], deferred=row[1], scheduled=row[2], workers=0,
             **_counted(row[3]),
             ), row[4], now,
@@ -184,20 +184,20 @@ async def _used_queues(client: Any) -> set[str]:
 
 async def _waiting(
     client: Any, lists: Mapping[str, str], now: float
-) -> dict[str, tuple[int, float, int]]:
+) -> dict[str, tuple[int, float]]:
     """How many jobs wait in each queue, and how long the oldest has: in its own list and those of
-    its shares, which are named `<queue>~<share>`; and how many in the latter."""
+    its shares, which are named `<queue>~<share>`."""
     pipe = client.pipeline(transaction=False)
     for name in lists:
         pipe.llen(f"rq:queue:{name}")
         pipe.lindex(f"rq:queue:{name}", 0)
     rows = chunks(await pipe.execute(), 2)
     heads = await _fields(client, [_text(head) for _, head in rows], ("enqueued_at",))
-    found: dict[str, tuple[int, float, int]] = {}
-    for (name, queue), (jobs, _), (since,) in zip(lists.items(), rows, heads, strict=True):
-        before, oldest, sharing = found.get(queue, (0, 0.0, 0))
+    found: dict[str, tuple[int, float]] = {}
+    for queue, (jobs, _), (since,) in zip(lists.values(), rows, heads, strict=True):
+        before, oldest = found.get(queue, (0, 0.0))
         waited = max(0.0, now - (_moment(since) or now))
-        found[queue] = before + jobs, max(oldest, waited), sharing + jobs * (name != queue)
+        found[queue] = before + jobs, max(oldest, waited)
     return found
 
 

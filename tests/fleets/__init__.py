@@ -1,0 +1,1 @@
+"""Fleets that are broken, really, and whether each surface names what is wrong."""

@@ -1,0 +1,184 @@
+"""What an operator looks at: `status`, `top`, the page, `doctor` and alerts, each as it is used.
+
+    fleet.names("a typo in a queue", "no_worker", "no worker listens on queue 'cdoe'")
+    fleet.is_well("a typo in a queue")
+
+What was found is noted, a file for each fleet; `python -m tests.fleets.table` makes the table of
+docs/inside/fleets.md of them.
+"""
+
+import json
+import re
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+import ground
+from ground.redis.url import parse_redis_url
+from tests.harness import commands
+from tests.harness.servers import until
+from tests.penstock import promql
+from tests.penstock.commands import clean
+
+NOTED = Path(".pytest_cache/fleets")
+SURFACES = ("status", "top", "page", "doctor", "alert")
+QUICK = {
+    "PENSTOCK_JOB_LEASE": "2", "PENSTOCK_SANDBOX_ATTEMPTS": "1", "PENSTOCK_SANDBOX_LEVEL": "none",
+    "COLUMNS": "400",
+}  # fmt: skip
+
+
+def note(fleet: str, **row: Any) -> None:
+    NOTED.mkdir(parents=True, exist_ok=True)
+    file = NOTED / f"{re.sub('[^a-z0-9]+', '-', fleet.lower())}.json"
+    before = json.loads(file.read_text()) if file.exists() else {"fleet": fleet}
+    file.write_text(json.dumps(before | row))
+
+
+class Fleet:
+    """One Redis, its monitor, and the processes that a test starts beside them."""
+
+    def __init__(self, url: str, page: str = "") -> None:
+        self.url, self.page = url, page
+        self.processes: list[subprocess.Popen[Any]] = []
+        self.client: Any = ground.connect(parse_redis_url(url))
+
+    # What breaks, and what is done about it
+
+    def start(self, *words: str, **environment: str) -> "subprocess.Popen[Any]":
+        """A subcommand as a process of its own, until the test ends or kills it."""
+        nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = commands.start(words, env=self.environment(**environment), **nowhere)
+        self.processes.append(process)
+        return process
+
+    def worker(self, *words: str, **environment: str) -> "subprocess.Popen[Any]":
+        """A worker, when its first heartbeat is there."""
+        before = self.client.scard("rq:workers")
+        process = self.start("worker", *words, **environment)
+
+        def beats() -> bool:
+            assert process.poll() is None, "the worker ended"
+            return bool(self.client.scard("rq:workers") > before)
+
+        until(beats, "a worker's heartbeat")
+        return process
+
+    def run(self, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+        """A command to its end."""
+        return commands.run(words, env=self.environment(**environment))
+
+    def do(self, *words: str) -> None:
+        """A command that an operator gives, which succeeds."""
+        done = self.run(*words)
+        assert done.returncode == 0, done
+
+    def environment(self, **more: str) -> dict[str, str]:
+        return clean() | QUICK | {"PENSTOCK_REDIS_URL": self.url} | more
+
+    # What the operator sees
+
+    def names(self, fleet: str, verdict: str, words: str, remedy: str = "") -> None:
+        """Every surface names it; with which words, and with the remedy."""
+        began = time.monotonic()
+        until(lambda: verdict in self.verdicts(), f"the verdict {verdict} of {fleet}")
+        found = round(time.monotonic() - began)
+        [one, *_] = [each for each in self.problems if each["verdict"] == verdict]
+        assert words in one["text"], one
+        assert remedy in one["remedy"], one
+        assert self.code == 1
+        top = self.run("top", "--once")
+        assert (top.returncode, words in top.stdout) == (1, True), top
+        assert one["remedy"][:40] in top.stdout
+        self.on_the_page(lambda shown: verdict in {a["verdict"] for a in shown["fleet"]["alarms"]})
+        doctor = json.loads(self.run("doctor", "--json").stdout)["findings"]
+        named = {each["about"]: each for each in doctor if each["section"] == "fleet"}
+        assert words in named[verdict]["fact"], named
+        alert = self.alert(verdict)
+        note(fleet, verdict=verdict, level=one["level"], seconds=found, remedy=one["remedy"],
+             alert=alert, status=True, top=True, page=True, doctor=True)  # fmt: skip
+
+    def cannot_be_judged(self, fleet: str, words: str, *, page: bool = True) -> None:
+        """No surface calls it healthy: those that look anew end with 2, and say why."""
+        began = time.monotonic()
+        for command in ("status", "top --once"):
+            ended = self.run(*command.split())
+            assert (ended.returncode, words in ended.stderr) == (2, True), ended
+        found = round(time.monotonic() - began)
+        doctor = json.loads(self.run("doctor", "--json").stdout)
+        assert doctor["ready"] is False
+        assert any(words in each["fact"] for each in doctor["findings"]), doctor
+        alert = ""
+        if page:
+            self.on_the_page(lambda shown: bool(shown.get("reason") or shown["fleet"]["alarms"]))
+            alert = self.alert()
+        note(fleet, verdict="exit code 2", level="bad", seconds=found, remedy=words, alert=alert,
+             status=True, top=True, page=page, doctor=True)  # fmt: skip
+
+    def is_well(self, fleet: str, *, but: str = "") -> None:
+        """All is well again, by exit code and on the page; or all but one verdict."""
+        left = {but} - {""}
+        until(lambda: set(self.verdicts()) <= left, f"{fleet} without a problem")
+        assert self.code == (1 if self.problems else 0)
+        self.on_the_page(
+            lambda shown: (
+                {a["verdict"] for a in shown["fleet"]["alarms"]} <= left
+                if "fleet" in shown
+                else False
+            )
+        )
+        note(fleet, well=True)
+
+    def verdicts(self) -> list[str]:
+        said = self.run("status", "--json")
+        found = json.loads(said.stdout)
+        self.code, self.problems, self.said = said.returncode, found["problems"], found["sentence"]
+        return [one["verdict"] for one in self.problems]
+
+    code, said = 0, ""
+    problems: list[dict[str, Any]] = []  # noqa: RUF012 - each fleet has its own after a look
+
+    def on_the_page(self, holds: Any) -> None:
+        """Until an update of the page's stream is so."""
+        with httpx.stream("GET", f"{self.page}/api/events", timeout=100) as stream:
+            for line in stream.iter_lines():
+                if line.startswith("data: {") and holds(json.loads(line[6:])):
+                    return
+        raise AssertionError("the stream ended")
+
+    def alert(self, verdict: str = "") -> str:
+        """The alert that fires, and after how long: of the monitor's own figures, or since it
+        gives none."""
+        scraped = httpx.get(f"{self.page}/metrics", timeout=100)
+        if scraped.status_code != 200:
+            [rule] = [one for one in promql.alerts() if one["alert"] == "PenstockMonitorDown"]
+            return f"{rule['alert']}, {rule['for']}"
+        samples = [
+            one
+            for one in promql.samples([scraped.text])
+            if one.labels.get("verdict") == verdict and one.value == 1
+        ]
+        fires = [
+            rule
+            for rule in promql.alerts()
+            if "penstock_problem" in rule["expr"] and promql.gives(rule["expr"][:-5], samples)
+        ]
+        assert len(fires) == 1, (verdict, scraped.text[:2000])
+        return f"{fires[0]['alert']}, {fires[0]['for']}"
+
+    def end(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+        for process in self.processes:
+            process.wait(100)
+        self.client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
