@@ -57,14 +57,27 @@ class Fleet:
 
     def worker(self, *words: str, **environment: str) -> "subprocess.Popen[Any]":
         """A worker, when its first heartbeat is there."""
-        before = self.client.scard("rq:workers")
+        before = self.beating()
         process = self.start("worker", *words, **environment)
 
         def beats() -> bool:
             assert process.poll() is None, "the worker ended"
-            return bool(self.client.scard("rq:workers") > before)
+            return self.beating() > before
 
         until(beats, "a worker's heartbeat")
+        return process
+
+    def beating(self) -> int:
+        """How many workers have written a heartbeat."""
+        keys = self.client.smembers("rq:workers")
+        return sum(self.client.hexists(key, "penstock_release") for key in keys)
+
+    def sandbox(self, port: int, **environment: str) -> "subprocess.Popen[Any]":
+        """A sandbox server, when it is healthy."""
+        given = {"PENSTOCK_SANDBOX_LEVEL": "", **environment}
+        process = self.start("sandbox", "serve", "--port", str(port), **given)
+        url = f"http://127.0.0.1:{port}"
+        until(lambda: self.run("health", url).returncode == 0, "the sandbox")
         return process
 
     def run(self, *words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -77,7 +90,8 @@ class Fleet:
         assert done.returncode == 0, done
 
     def environment(self, **more: str) -> dict[str, str]:
-        return clean() | QUICK | {"PENSTOCK_REDIS_URL": self.url} | more
+        given = clean() | QUICK | {"PENSTOCK_REDIS_URL": self.url} | more
+        return {name: value for name, value in given.items() if value}
 
     # What the operator sees
 

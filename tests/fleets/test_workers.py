@@ -27,7 +27,7 @@ OLD = (
 
 
 def worker_otherwise(fleet: Fleet, change: str, fusion: ScriptedFusion) -> "subprocess.Popen[Any]":
-    before = fleet.client.scard("rq:workers")
+    before = fleet.beating()
     environment = clean() | QUICK | {
         "PENSTOCK_REDIS_URL": fleet.url, "PENSTOCK_SANDBOX_FUSION_URL": fusion.url,
     }  # fmt: skip
@@ -36,7 +36,7 @@ def worker_otherwise(fleet: Fleet, change: str, fusion: ScriptedFusion) -> "subp
         env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     fleet.processes.append(process)
-    until(lambda: fleet.client.scard("rq:workers") > before, "its heartbeat")
+    until(lambda: fleet.beating() > before, "its heartbeat")
     return process
 
 
@@ -122,7 +122,7 @@ def test_one_slow_machine(fleet: Fleet) -> None:
 
 def test_a_job_that_kills_its_workers(fleet: Fleet) -> None:
     with ScriptedFusion() as fusion:
-        given = {"PENSTOCK_SANDBOX_FUSION_URL": fusion.url, "PENSTOCK_JOB_DEATHS": "1"}
+        given = {"PENSTOCK_SANDBOX_FUSION_URL": fusion.url, "PENSTOCK_JOB_DEATHS": "0"}
         first = fleet.worker("code", *CHORES, **given)
         job = open_queue(fleet.client).enqueue(chores.blocks, fleet.url, "poison")
         until(lambda: fleet.client.hexists("ran", "poison"), "the job runs")
@@ -151,8 +151,7 @@ def test_retries_exhausted(fleet: Fleet) -> None:
 
 def test_a_dead_sandbox(fleet: Fleet) -> None:
     port = free_port()
-    words = ("sandbox", "serve", "--port", str(port))
-    sandbox = fleet.start(*words)
+    sandbox = fleet.sandbox(port)
     given = {"PENSTOCK_SANDBOX_FUSION_URL": f"http://127.0.0.1:{port}"}
     fleet.worker("code", **given)
     submit(fleet)
@@ -163,8 +162,7 @@ def test_a_dead_sandbox(fleet: Fleet) -> None:
     finished(fleet, 20)
     name = "a dead sandbox"
     fleet.names(name, "masked", "19 of the last 20 programs had no outcome", "start that sandbox")
-    fleet.start(*words)
-    until(lambda: fleet.run("health", given["PENSTOCK_SANDBOX_FUSION_URL"]).returncode == 0, "it")
+    fleet.sandbox(port)
     is_back(fleet, name)
 
 
@@ -208,9 +206,8 @@ def test_half_of_the_programs_masked(fleet: Fleet) -> None:
 
 def test_a_wrong_token_of_the_sandbox(fleet: Fleet) -> None:
     port = free_port()
-    fleet.start("sandbox", "serve", "--port", str(port), PENSTOCK_SANDBOX_TOKEN="right")
+    fleet.sandbox(port, PENSTOCK_SANDBOX_TOKEN="right")
     given = {"PENSTOCK_SANDBOX_FUSION_URL": f"http://127.0.0.1:{port}"}
-    until(lambda: fleet.run("health", given["PENSTOCK_SANDBOX_FUSION_URL"]).returncode == 0, "it")
     wrong = fleet.worker("code", PENSTOCK_SANDBOX_TOKEN="wrong", **given)
     submit(fleet, 5)
     finished(fleet, 5)
