@@ -29,6 +29,7 @@ from limiter import AdaptiveStatus, AmountStatus, GateShare, GateShares, GateSta
 from penstock.cli import command
 from penstock.fleet import Fleet, Queue, Registry, Server
 from penstock.fleet.figures import families
+from penstock.fleet.judge import FAMILIES, VERDICTS
 from penstock.fleet.model import Alarm, Latency
 from penstock.monitor import app as monitor
 from penstock.settings import MonitorSettings
@@ -50,6 +51,7 @@ def documents() -> dict[str, str]:
         "http.md": _http(),
         "metrics.md": _metrics_page(),
         "provider-contract.md": _contract(),
+        "verdicts.md": _verdicts_page(),
     }
 
 
@@ -198,6 +200,21 @@ def _metrics_page() -> str:
     ]
     lines += [
         f"| `{name}` | {kind} | {labels} | {help} |" for name, kind, labels, help in metrics()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _verdicts_page() -> str:
+    lines = [
+        "# Verdicts\n\n`make docs` writes this page from the code.\n\n"
+        "`penstock status` and all that follow it name what is wrong with these words. What is"
+        " broken comes before\nwhat only looks wrong. Of each, failures of programs come first, then"
+        " ours, then those of capacity.\n\n"
+        "| Verdict | Of | Meaning | Remedy |\n|---|---|---|---|"
+    ]
+    order = sorted(VERDICTS.items(), key=lambda one: FAMILIES.index(one[1].family))
+    lines += [
+        f"| `{name}` | {rule.family} | {rule.means} | {rule.remedy} |" for name, rule in order
     ]
     return "\n".join(lines) + "\n"
 
