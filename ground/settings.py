@@ -205,8 +205,8 @@ class HttpSettings(Settings):
     )
     metrics_names: str = Field(
         "100",
-        description="Which gates, queues, runs and tasks have figures of their own on `/metrics`: a"
-        " number, for so many of each kind by name, or a regular expression for the names.",
+        description="Gates, queues, runs and tasks with figures on `/metrics`: a number for each"
+        " kind, or a regular expression for their names.",
     )
     without_token: bool = Field(
         False,
@@ -224,7 +224,7 @@ class HttpSettings(Settings):
         return given
 
     def have_figures(self, names: Iterable[str]) -> list[str]:
-        """Those of the names that have figures of their own, in order."""
+        """The names that have figures of their own, in order."""
         if self.metrics_names.isdecimal():
             return sorted(names)[: int(self.metrics_names)]
         return sorted(name for name in names if re.fullmatch(self.metrics_names, name))

@@ -208,8 +208,8 @@ def _verdicts_page() -> str:
     lines = [
         "# Verdicts\n\n`make docs` writes this page from the code.\n\n"
         "`penstock status` and all that follow it name what is wrong with these words. What is"
-        " broken comes before\nwhat only looks wrong. Of each, failures of programs come first, then"
-        " ours, then those of capacity.\n\n"
+        " broken comes before\nwhat only looks wrong. Of each, failures of programs come first,"
+        " then those of us, then of capacity.\n\n"
         "| Verdict | Of | Meaning | Remedy |\n|---|---|---|---|"
     ]
     order = sorted(VERDICTS.items(), key=lambda one: FAMILIES.index(one[1].family))

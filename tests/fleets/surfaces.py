@@ -22,6 +22,7 @@ from tests.harness import commands
 from tests.harness.servers import until
 from tests.penstock import promql
 from tests.penstock.commands import clean
+from worker import CodeQueue
 
 NOTED = Path(".pytest_cache/fleets")
 SURFACES = ("status", "top", "page", "doctor", "alert")
@@ -67,6 +68,12 @@ class Fleet:
 
         until(beats, "a worker's heartbeat")
         return process
+
+    def submit(self, count: int = 1, share: str = "") -> None:
+        """Send programs to the queue `code`, which stay if nobody waits for them."""
+        codes = CodeQueue(self.url, "code", abandon="keep", share=share)
+        for n in range(count):
+            codes.sync.submit(f"print({n})")
 
     def beating(self) -> int:
         """How many workers have written a heartbeat."""

@@ -12,22 +12,15 @@ from tests.fleets.surfaces import Fleet
 from tests.harness.servers import free_port, until
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
-from worker import CodeQueue
 
 RQ = Path(sys.executable).with_name("rq")
-
-
-def submit(fleet: Fleet, count: int = 1, queue: str = "code", share: str = "") -> None:
-    codes = CodeQueue(fleet.url, queue, abandon="keep", share=share)
-    for n in range(count):
-        codes.sync.submit(f"print({n})")
 
 
 def test_a_typo_in_a_queue(fleet: Fleet) -> None:
     port = free_port()
     with ScriptedFusion() as fusion:
         fleet.worker("cdoe", "--metrics-port", str(port), PENSTOCK_SANDBOX_FUSION_URL=fusion.url)
-        submit(fleet)
+        fleet.submit()
         name = "a typo in a queue"
         fleet.names(name, "no_worker", "no worker listens on queue 'code'", "penstock worker")
         for door in (fleet.page, f"http://127.0.0.1:{port}"):
@@ -41,7 +34,7 @@ def test_a_paused_queue(fleet: Fleet) -> None:
     with ScriptedFusion() as fusion:
         fleet.worker("code", PENSTOCK_SANDBOX_FUSION_URL=fusion.url)
         fleet.do("queues", "pause", "code")
-        submit(fleet)
+        fleet.submit()
         name = "a paused queue"
         fleet.names(name, "queue_paused", "queue 'code' is paused", "penstock queues resume code")
         fleet.do("queues", "resume", "code")
@@ -52,7 +45,7 @@ def test_all_workers_suspended(fleet: Fleet) -> None:
     with ScriptedFusion() as fusion:
         fleet.worker("code", PENSTOCK_SANDBOX_FUSION_URL=fusion.url)
         rq(fleet, "suspend")
-        submit(fleet)
+        fleet.submit()
         name = "all workers suspended"
         fleet.names(name, "suspended", "all workers are suspended", "rq resume")
         rq(fleet, "resume")
@@ -63,7 +56,7 @@ def test_a_closed_gate(fleet: Fleet) -> None:
     with ScriptedFusion() as fusion:
         gate_of_4(fleet, fusion)
         fleet.do("limits", "pause", "code")
-        submit(fleet)
+        fleet.submit()
         name = "a closed gate"
         fleet.names(name, "gate_paused", "gate 'code' is paused", "penstock limits resume code")
         fleet.do("limits", "resume", "code")
@@ -77,7 +70,7 @@ def test_a_gate_that_grants_hardly_anything(fleet: Fleet) -> None:
         refused = fleet.run("limits", "set", "code", "--limit", "0")
         assert (refused.returncode, "must be a whole number from 1" in refused.stderr) == (2, True)
         fleet.do("limits", "set", "code", "--rate", "0.001")
-        submit(fleet, 3)
+        fleet.submit(3)
         name = "a gate that grants hardly anything"
         remedy = "penstock limits set code --rate"
         fleet.names(name, "held_back", "gate 'code' grants 0.001 a second", remedy)
@@ -90,7 +83,7 @@ def test_a_gate_that_is_full(fleet: Fleet) -> None:
         gate_of_4(fleet, fusion)
         gate = TokenBucket(parse_redis_url(fleet.url), "code", limit=4)
         held = [gate.sync.acquire() for _ in range(4)]
-        submit(fleet)
+        fleet.submit()
         name = "a gate that is full"
         fleet.names(name, "held_back", "gate 'code' is full, 4 of 4", "penstock limits set code")
         fleet.do("limits", "set", "code", "--limit", "8")
@@ -103,7 +96,7 @@ def test_a_gate_whose_holders_died(fleet: Fleet) -> None:
     with ScriptedFusion(default=Answer.ok(seconds=1000.0)) as fusion:
         words = ("code", "--gate", "code", "--gate-limit", "1")
         dead = fleet.worker(*words, PENSTOCK_SANDBOX_FUSION_URL=fusion.url)
-        submit(fleet)
+        fleet.submit()
         until(lambda: fusion.in_flight == 1, "the program")
         fleet.worker(*words, PENSTOCK_SANDBOX_FUSION_URL=fusion.url)
         dead.kill()
@@ -120,7 +113,7 @@ def test_a_gate_whose_holders_died(fleet: Fleet) -> None:
 def test_no_worker_for_a_share(fleet: Fleet) -> None:
     with ScriptedFusion() as fusion:
         fleet.worker("other", PENSTOCK_SANDBOX_FUSION_URL=fusion.url)
-        submit(fleet, 2, share="evaluation")
+        fleet.submit(2, share="evaluation")
         name = "no worker for a share"
         said = "no worker listens on queue 'code', and 2 jobs wait"
         fleet.names(name, "no_worker", said, "penstock worker")

@@ -6,7 +6,6 @@ import sys
 from typing import Any
 
 from tests.fleets.surfaces import QUICK, Fleet
-from tests.fleets.test_queues import submit
 from tests.harness.servers import free_port, until
 from tests.penstock.commands import clean
 from tests.worker.concurrent import chores
@@ -109,10 +108,10 @@ def test_one_slow_machine(fleet: Fleet) -> None:
         ScriptedFusion(default=Answer.ok(seconds=1.0)) as slow,
     ):
         slow_one = fleet.worker("code", "--concurrency", "2", PENSTOCK_SANDBOX_FUSION_URL=slow.url)
-        submit(fleet, 8)
+        fleet.submit(8)
         finished(fleet, 8)
         fleet.worker("code", "--concurrency", "2", PENSTOCK_SANDBOX_FUSION_URL=quick.url)
-        submit(fleet, 40)
+        fleet.submit(40)
         name = "one slow machine"
         fleet.names(name, "worker_slow", "s per job, and the others", "look at its machine")
         slow_one.terminate()
@@ -154,11 +153,11 @@ def test_a_dead_sandbox(fleet: Fleet) -> None:
     sandbox = fleet.sandbox(port)
     given = {"PENSTOCK_SANDBOX_FUSION_URL": f"http://127.0.0.1:{port}"}
     fleet.worker("code", **given)
-    submit(fleet)
+    fleet.submit()
     finished(fleet, 1)
     sandbox.kill()
     sandbox.wait()
-    submit(fleet, 19)
+    fleet.submit(19)
     finished(fleet, 20)
     name = "a dead sandbox"
     fleet.names(name, "masked", "19 of the last 20 programs had no outcome", "start that sandbox")
@@ -170,7 +169,7 @@ def is_back(fleet: Fleet, name: str) -> None:
     """Programs have an outcome again, enough of them to believe it."""
 
     def well() -> bool:
-        submit(fleet, 16)
+        fleet.submit(16)
         fleet.verdicts()
         return "masked" not in fleet.verdicts()
 
@@ -181,7 +180,7 @@ def is_back(fleet: Fleet, name: str) -> None:
 def test_all_programs_masked(fleet: Fleet) -> None:
     with ScriptedFusion(default=Answer(status=500)) as fusion:
         fleet.worker("code", PENSTOCK_SANDBOX_FUSION_URL=fusion.url)
-        submit(fleet, 20)
+        fleet.submit(20)
         finished(fleet, 20)
         name = "all programs masked"
         said = "20 of the last 20 programs had no outcome"
@@ -193,11 +192,11 @@ def test_all_programs_masked(fleet: Fleet) -> None:
 def test_half_of_the_programs_masked(fleet: Fleet) -> None:
     with ScriptedFusion() as well, ScriptedFusion(default=Answer(status=500)) as broken:
         fleet.worker("code", "--concurrency", "1", PENSTOCK_SANDBOX_FUSION_URL=well.url)
-        submit(fleet, 10)
+        fleet.submit(10)
         finished(fleet, 10)
         half = fleet.worker("code", "--concurrency", "1", PENSTOCK_SANDBOX_FUSION_URL=broken.url)
         name = "half of the programs masked"
-        until(lambda: submit(fleet, 4) or broken.requests > 10, "both work")
+        until(lambda: fleet.submit(4) or broken.requests > 10, "both work")
         fleet.names(name, "masked", "programs had no outcome", "look at the sandbox's log")
         half.terminate()
         half.wait()
@@ -209,7 +208,7 @@ def test_a_wrong_token_of_the_sandbox(fleet: Fleet) -> None:
     fleet.sandbox(port, PENSTOCK_SANDBOX_TOKEN="right")
     given = {"PENSTOCK_SANDBOX_FUSION_URL": f"http://127.0.0.1:{port}"}
     wrong = fleet.worker("code", PENSTOCK_SANDBOX_TOKEN="wrong", **given)
-    submit(fleet, 5)
+    fleet.submit(5)
     finished(fleet, 5)
     name = "a wrong token of the sandbox"
     fleet.names(name, "masked", "5 of the last 5 programs", "PENSTOCK_SANDBOX_TOKEN")
@@ -222,7 +221,7 @@ def test_a_wrong_token_of_the_sandbox(fleet: Fleet) -> None:
 def test_a_sandbox_that_is_full(fleet: Fleet) -> None:
     with ScriptedFusion(default=Answer.busy()) as fusion:
         fleet.worker("code", PENSTOCK_SANDBOX_FUSION_URL=fusion.url)
-        submit(fleet, 5)
+        fleet.submit(5)
         finished(fleet, 5)
         name = "a sandbox without room"
         fleet.names(name, "masked", "5 of the last 5 programs", "lower the gate's limit")
@@ -234,7 +233,7 @@ def test_a_sandbox_that_jobs_wait_for(fleet: Fleet) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     given = {"PENSTOCK_SANDBOX_FUSION_URL": url, "PENSTOCK_SANDBOX_ATTEMPTS": "50"}
     worker = fleet.worker("code", **given)
-    submit(fleet)
+    fleet.submit()
     name = "a sandbox that nobody reaches"
     said = f"1 worker cannot reach the sandbox {url}"
     fleet.names(name, "sandbox_unreachable", said, "start that sandbox")
@@ -253,7 +252,7 @@ def test_a_command_that_redis_forbids(fleet: Fleet) -> None:
         with ScriptedFusion() as fusion:
             given = {"PENSTOCK_SANDBOX_FUSION_URL": fusion.url, "PENSTOCK_REDIS_URL": url}
             fleet.worker("code", **given)
-            submit(fleet)
+            fleet.submit()
             name = "a command that Redis forbids"
             said = "Redis refuses 1 worker: "
             fleet.names(name, "worker_refused", said, "docs/guide/redis.md")
