@@ -205,8 +205,8 @@ class HttpSettings(Settings):
     )
     metrics_names: str = Field(
         "100",
-        description="Gates, queues, runs and tasks with figures on `/metrics`: a number for each"
-        " kind, or a regular expression for their names.",
+        description="Gates, queues, runs and tasks on `/metrics`: how many of each, or a regular"
+        " expression for their names.",
     )
     without_token: bool = Field(
         False,

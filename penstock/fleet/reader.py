@@ -25,6 +25,7 @@ from penstock.fleet import buffers, sandboxes, work
 from penstock.fleet.history import seen_key
 from penstock.fleet.judge import judge, trouble_of
 from penstock.fleet.model import Fleet, Group, Queue, Sandbox, Server, Task, Worker
+from penstock.fleet.one_job import job_in_full
 from penstock.fleet.verdicts import judged
 from worker.lifecycle.registry.registry import INDEX as SANDBOX_RUNS
 
@@ -82,6 +83,17 @@ class FleetReader:
         suspended = bool(await self.client.exists("rq:suspended"))
         named = [queue for queue in queues if queue.name == name]
         return next(iter(judged(named, found, await self.gates(), suspended=suspended)), None)
+
+    async def job(self, id: str) -> dict[str, Any] | None:
+        """One job in full; of one that waits, `waits` says why and what lets it in."""
+        found = await job_in_full(self.client, id)
+        if found and found["status"] == "queued":
+            queue = await self.queue(found["origin"])
+            known = [queue.reason, queue.remedy] if queue else []
+            why = "; ".join(filter(None, known))
+            turn = f"{queue.depth:,} jobs wait, and each has its turn" if queue else ""
+            found["waits"] = why or turn
+        return found
 
     async def workers(self) -> list[Worker]:
         """Every worker, those in trouble first; without the job that each has run longest."""

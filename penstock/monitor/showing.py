@@ -14,7 +14,6 @@ from penstock.fleet.groups import GROUP_STATES, WHY, GroupFilter, groups_of
 from penstock.fleet.history import SPANS
 from penstock.fleet.jobs import JOB_STATES, JobFilter, jobs_of, jobs_of_worker
 from penstock.fleet.lines import steps, waiters
-from penstock.fleet.one_job import job_in_full
 from penstock.fleet.work import with_their_jobs
 from penstock.monitor.answers import Answer, refused
 from penstock.monitor.asked import Count, Looked, OneOf, Perhaps, Real, Whole
@@ -76,7 +75,7 @@ async def jobs(
 @shows.get("/jobs/{id}")
 async def job(view: Looked, id: str) -> Response:
     """A job with its program, its output, how it failed, and where its time went."""
-    found = await job_in_full(view.reader.client, id)
+    found = await view.reader.job(id)
     return Answer(found) if found else refused(404, "Redis has forgotten this job")
 
 

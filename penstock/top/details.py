@@ -11,7 +11,6 @@ from penstock.fleet.history import History
 from penstock.fleet.jobs import jobs_of, jobs_of_worker
 from penstock.fleet.lines import steps, waiters
 from penstock.fleet.model import Latency
-from penstock.fleet.one_job import job_in_full
 from penstock.fleet.verdicts import state_of
 from penstock.fleet.work import with_their_jobs
 from penstock.top import rows
@@ -113,13 +112,13 @@ def _mean(latency: Latency) -> Age | None:
 
 async def job(place: Place, seen: Seen) -> Screen:
     """How it failed, where its time went, its program and what it printed."""
-    found = await job_in_full(seen.reader.client, place.name)
+    found = await seen.reader.job(place.name)
     if found is None:
         return _absent(place, "Redis has forgotten this job.")
     gate, worker = found["gate"], found["worker_name"]
     first = [
         ("status", " as ".join(filter(None, (found["status"], found["outcome"])))),
-        ("time", _times(found["timeline"])),
+        ("why it waits", found.get("waits")), ("time", _times(found["timeline"])),
         ("worker", worker, Place("worker", worker)), ("gate", gate, Place("gate", gate)),
         ("queue", found["origin"], Place("queue", found["origin"])),
     ]  # fmt: skip

@@ -216,11 +216,7 @@ def test_sandboxes_that_cannot_be_ended(fleet: Fleet, tmp_path: Path) -> None:
         name = "sandboxes that cannot be ended"
         said = "run 'exp7': 1 sandbox could not be ended"
         fleet.names(name, "sandboxes_failing", said, "end them at their provider")
-        cloud.set(down=False)
         reaper.kill()
-        given = {"TEST_CLOUD": cloud.address, "PENSTOCK_ALLOW": cloud.provider.name}
-        assert fleet.run("reap", "--run", "exp7", **given).returncode == 0
-        fleet.is_well(name, but="worker_silent")
         life.registry.close()
 
 

@@ -433,6 +433,42 @@ async def test_every_figure_is_there_when_somebody_scrapes(redis: ground.Client)
     await buffer.aclose()
 
 
+async def test_a_job_that_waits_says_why_and_what_lets_it_in(redis: ground.Client) -> None:
+    job = open_queue(redis).enqueue(chores.add, 1, 2)
+    async with FleetReader(target_of(redis)) as reader:
+        found = await reader.job(job.id)
+    assert found is not None
+    assert found["waits"].startswith(
+        "no worker listens on queue 'code'; start one: penstock worker"
+    )
+
+
+async def test_figures_have_a_bounded_number_of_names(
+    real_redis: ground.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: Any = TokenBucket(target_of(real_redis), "g000", limit=2)
+    with made:
+        pass
+    names = [f"g{n:03}" for n in range(300)]
+    for name in names[1:]:
+        real_redis.copy("penstock:gate:{g000}", f"penstock:gate:{{{name}}}")
+    real_redis.sadd("penstock:gates", *names)
+    real_redis.sadd("rq:queues", *(f"rq:queue:q{n:03}" for n in range(100)))
+
+    async def gates_and_queues(chosen: str) -> tuple[int, int, str]:
+        monkeypatch.setenv("PENSTOCK_METRICS_NAMES", chosen)
+        async with FleetReader(target_of(real_redis)) as reader:
+            page = exposition(await figures(reader))
+        return page.count("penstock_gate_limit{"), page.count("penstock_queue_depth{"), page
+
+    *counted, page = await gates_and_queues("50")
+    assert counted == [50, 50]
+    assert 'penstock_names_left_out{kind="gate"} 250.0' in page
+    *counted, page = await gates_and_queues("g29.|q00.")
+    assert counted == [10, 10]
+    assert len(page.splitlines()) < 2000
+
+
 async def test_a_thousand_workers_and_ten_thousand_groups_are_one_look(
     real_redis: ground.Client,
 ) -> None:
