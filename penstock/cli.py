@@ -18,8 +18,9 @@ from typing import Any
 import click
 import redis.exceptions
 
-from ground import PenstockError, tracing, visible
+from ground import PenstockError, SettingError, tracing, visible
 from ground.redis.check import too_few_permissions
+from ground.settings import PREFIX
 from penstock.interrupts import INTERRUPTED, Loading
 from penstock.options import examples, settings_options
 from penstock.release import __version__
@@ -115,7 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ended: Any = command.main(arguments, prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()
     except PenstockError as error:
-        click.echo(visible(f"penstock: {error}"), err=True)
+        said = _as_typed(error, sys.argv[1:] if arguments is None else arguments)
+        click.echo(visible(f"penstock: {said}"), err=True)
         sys.exit(2)
     except redis.exceptions.NoPermissionError as refusal:
         click.echo(visible(f"penstock: Redis {too_few_permissions(refusal)}"), err=True)
@@ -154,3 +156,14 @@ def _print_no_more() -> None:
 def _end_in_order(number: int, frame: object) -> None:
     # An exception, so that every `with` on the way out ends what it started.
     sys.exit(128 + number)
+
+
+def _as_typed(error: PenstockError, words: Sequence[str]) -> str:
+    """The message, which names the option if the setting was given as one."""
+    if not isinstance(error, SettingError):
+        return str(error)
+    option = f"--{error.setting.removeprefix(PREFIX).lower().replace('_', '-')}"
+    typed = any(word.partition("=")[0] == option for word in words)
+    if not (typed and error.setting.startswith(PREFIX)):
+        return str(error)
+    return f"{error}; it was given as {option}"

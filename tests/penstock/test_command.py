@@ -28,7 +28,7 @@ from penstock.tables import Table, cells_of
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis, fill_disk_of, server_that_may_fail_to_save
 from tests.harness.terminal import Terminal
-from tests.penstock.commands import processes_of, processes_with, refusal, run, start
+from tests.penstock.commands import HERE, processes_of, processes_with, refusal, run, start
 
 PENSTOCK_SOURCE = Path(__file__).parents[2] / "penstock"
 
@@ -554,3 +554,12 @@ def test_a_demo_that_is_ended_on_the_way_leaves_no_process(
     if number == signal.SIGKILL:  # nobody was left to remove the folder
         for folder in scratch.glob("penstock-*"):
             folder.rename(scratch / f"left-{folder.name}")
+
+
+def test_an_option_that_is_refused_has_the_name_that_was_typed() -> None:
+    for words in (["--concurrency", "-1"], ["--concurrency=-1"]):
+        said = refusal(run("worker", *words, *HERE, "code"))
+        assert said.startswith("PENSTOCK_CONCURRENCY: must be ")
+        assert said.endswith("; it was given as --concurrency")
+    said = refusal(run("worker", *HERE, "code", PENSTOCK_CONCURRENCY="-1"))
+    assert "--concurrency" not in said

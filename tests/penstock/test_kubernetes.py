@@ -300,6 +300,7 @@ def test_what_refers_to_something_finds_it() -> None:
         (port,), (own,) = service["spec"]["ports"], container_of(DEPLOYMENTS[name])["ports"]
         assert (port["targetPort"], port["port"]) == (own["name"], own["containerPort"])
     for name, budget in named(BASE, "PodDisruptionBudget").items():
+        assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
         assert budget["spec"]["selector"] == DEPLOYMENTS[name]["spec"]["selector"]
         assert DEPLOYMENTS[name]["spec"]["replicas"] > budget["spec"]["maxUnavailable"], (
             "a budget for a single pod would hold up every drain"
