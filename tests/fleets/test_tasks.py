@@ -15,7 +15,7 @@ from buffer import Policy, RolloutBuffer, TaskConfig
 from buffer.errors import BufferFull
 from buffer.group_functions import GroupFunctions
 from ground.redis.url import parse_redis_url
-from tests.fleets.surfaces import Fleet
+from tests.fleets.surfaces import Fleet, note
 from tests.gateway.fleet import Process
 from tests.harness.servers import free_port, until
 from tests.penstock.serving import monitor
@@ -263,3 +263,6 @@ def test_a_frozen_monitor(fleet: Fleet) -> None:
         finally:
             os.kill(pid, signal.SIGCONT)
         until(lambda: said not in fleet.run("status", "--run", "exp7").stdout, "its next look")
+    note("a frozen monitor", verdict="monitor_silent", level="warn", seconds=10, well=True,
+         page="it says how old its figures are", alert="PenstockMonitorDown, 2m",
+         status=True, top=True, doctor=True)  # fmt: skip
