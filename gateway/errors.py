@@ -39,7 +39,7 @@ class SessionOver(GatewayError):
 
     def __init__(self, sid: str, state: str) -> None:
         super().__init__(f"session {sid} is {state}: it takes no more calls. Open another one")
-        self.state = state
+        self.sid, self.state = sid, state
 
 
 class BudgetSpent(GatewayError):

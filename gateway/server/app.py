@@ -137,7 +137,9 @@ async def _refused(_: Request, error: Exception) -> Response:
     after = {"Retry-After": str(max(1, round(error.retry_after)))} if isinstance(
         error, SessionsFull
     ) else {}  # fmt: skip
-    return Answer(envelope(False, str(error)), status, after)
+    # Who opens a session again has no other way to learn its id, and to finalize it.
+    over = {"session": error.sid, "state": error.state} if isinstance(error, SessionOver) else None
+    return Answer(envelope(False, str(error), over), status, after)
 
 
 async def _http(_: Request, error: Exception) -> Response:

@@ -50,6 +50,12 @@ class Sampling(Given):
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     repetition_penalty: float = Field(1.0, gt=0)
     max_tokens: int | None = Field(None, ge=1, description="Of one answer.")
+    seed: int | None = Field(
+        None,
+        ge=0,
+        lt=2**63,
+        description="Equal seeds, prompts and weights give equal answers, if the engine can.",
+    )
     stop: list[str] = Field(default_factory=list, max_length=16)
     stop_token_ids: list[int] = Field(default_factory=list, max_length=64)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)

@@ -100,10 +100,11 @@ async def test_a_template_that_looks_back_forks_and_still_proves_itself(
 
 
 async def test_sampling_is_the_sessions_and_what_the_agent_asked_for_is_noted(one: World) -> None:
-    agent = await one.open(sampling={"temperature": 0.7})
+    agent = await one.open(sampling={"temperature": 0.7, "seed": 5})
     await agent.says("hello", temperature=0, top_p=0.5)
     sampling = one.engine.log[-1].body["sampling_params"]
-    assert (sampling["temperature"], sampling["top_p"]) == (0.7, 1.0)
+    seed = sampling.get("seed", sampling.get("sampling_seed"))
+    assert (sampling["temperature"], sampling["top_p"], seed) == (0.7, 1.0, 5)
     assert (await agent.calls())[1].asked == {"temperature": 0, "top_p": 0.5}
 
 
@@ -117,6 +118,10 @@ async def test_a_finalized_session_is_in_the_buffer_and_takes_no_more_turns(one:
     late = await agent.chat([user("more")])
     assert (late.status_code, late.headers["x-should-retry"]) == (409, "false")
     assert late.json()["error"]["code"] == "session_over"
+    again = await one.http.post("/tasks/math/sessions", json={"uid": "u1", "instance_id": "i1"})
+    assert (again.status_code, again.json()["data"]) == (
+        409, {"session": agent.sid, "state": "final"},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("budget", [{"turns": 1}, {"tokens": 1}])
