@@ -165,6 +165,7 @@ class Program(App[None]):
         elif event.key == "ctrl+z":
             self.action_suspend_process()
         elif event.key == "ctrl+c" or (event.character == "q" and self.prompt is None):
+            self.workers.cancel_all()  # a look that goes on would draw on what is taken down
             self.exit()
         else:
             await self.press((event.is_printable and event.character) or event.key)

@@ -15,7 +15,7 @@ from tests.buffer.conftest import item
 OF_SERVERS = {
     "write_entries", "handed", "told", "begin", "asked", "check", "check_room", "check_take",
 }  # fmt: skip
-OF_SERVERS_CATALOG = {"aside", "page", "rollout", "size", "state", "unnamed"}
+OF_SERVERS_CATALOG = {"aside", "page", "pulse", "rollout", "size", "state", "unnamed"}
 IN_SYNC_SLOTS = {"admit", "slot", "write", "write_many"}  # and so not made of the other face
 
 
