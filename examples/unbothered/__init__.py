@@ -1,0 +1,1 @@
+"""A training that does not notice that its processes are killed."""
