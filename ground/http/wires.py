@@ -38,6 +38,7 @@ class Wires:
     def __init__(self, *, kept: float, connecting: float = 5.0) -> None:
         self._kept, self._connecting = kept, connecting
         self._idle: dict[str, deque[tuple[Wire, float]]] = {}
+        self._closed = False
 
     async def take(self, url: str, *, fresh: bool = False) -> Wire:
         """A connection to this server; `fresh`: one that was not used before. `OSError` if none
@@ -66,7 +67,7 @@ class Wires:
         """A connection whose answer is whole."""
         self._drop_old()
         idle = self._idle.setdefault(url, deque())
-        if wire.lasting and len(idle) < _MOST_KEPT:
+        if wire.lasting and len(idle) < _MOST_KEPT and not self._closed:
             idle.append((wire, time.monotonic()))
         else:
             wire.close()
@@ -81,7 +82,8 @@ class Wires:
                 del self._idle[url]
 
     def close(self) -> None:
-        """Close those that are idle."""
+        """Close those that are idle, and from now on each that is given back."""
+        self._closed = True
         for idle in self._idle.values():
             for wire, _ in idle:
                 wire.close()

@@ -152,3 +152,14 @@ async def test_a_server_is_believed_over_tls_if_an_authority_of_this_machine_vou
         wires_module._authorities.cache_clear()
         assert (await asked(wires, named))[1] == b"well"
     wires_module._authorities.cache_clear()
+
+
+async def test_a_connection_that_is_given_back_after_the_end_is_closed() -> None:
+    """A reading that goes on when its client ends leaves nothing open."""
+    async with served(SIZED) as (wires, url, _):
+        wire = await wires.take(url)
+        wire.writer.write(ASKED)
+        wires.close()
+        assert await wire.read("GET", 100) == b"well"
+        wires.give_back(url, wire)
+        assert wire.writer.transport.is_closing()
