@@ -100,7 +100,7 @@ async def test_what_is_late_on_a_shortcut_is_not_queued_after_its_withdrawal(
     wire.hang_up = lambda: None  # the server reads what was sent all the same
     await eventually(lambda: real_redis.exists("rq:job:late") == 1, "the withdrawal")
     real_redis.delete("rq:queues")
-    real.send(kept[0])
+    real.send(b"".join(kept))
     await eventually(lambda: real_redis.exists("rq:queues") == 1, "what was sent before it")
     assert queued(real_redis) == []
 
