@@ -108,7 +108,6 @@ class Fleet:
         weights = model.fresh(seed)
         file = self.folder / "checkpoint.npz"
         model.saved(file, weights, model.Adam(weights), {"version": 0})
-        model.saved(self.folder / "weights-0000.npz", weights, model.Adam(weights), {"version": 0})
         known = {
             "seed": seed, "steps": steps, "engine": f"http://127.0.0.1:{engine}",
             "gateway": f"http://127.0.0.1:{gateway}",

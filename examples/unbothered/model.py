@@ -137,15 +137,13 @@ def _backward(w: Weights, ids: Array, kept: list[Any], above: Array) -> Weights:
     return found
 
 
-def sampled(w: Weights, prompt: list[int], draw: np.random.Generator | None) -> Any:
-    """An answer and its log-probabilities; the likeliest tokens if there is no generator."""
+def sampled(w: Weights, prompt: list[int], draw: np.random.Generator) -> Any:
+    """An answer and its log-probabilities."""
     ids, lps = list(prompt), []
     for _ in range(LONGEST):
         said = forward(w, np.array([ids]))[0][0, -1]
-        if draw is None:
-            token = int(said.argmax())
-        else:
-            token = int(np.searchsorted(np.exp(said).cumsum(), draw.random() * np.exp(said).sum()))
+        p = np.exp(said)
+        token = int(np.searchsorted(p.cumsum(), draw.random() * p.sum()))
         ids.append(token)
         lps.append(float(said[token]))
         if token == END:

@@ -28,7 +28,7 @@ FIRST = 2 + len(OPERATIONS)  # what follows may be sampled, and END
 LENGTH = 3  # operations of a prompt
 LONGEST = LENGTH + 1  # tokens of an answer
 INPUTS = (3, -5, 12)
-HELD_OUT = 64
+EVERY_PROMPT = list(itertools.product(OPERATIONS, repeat=LENGTH))
 
 _ids = {word: id for id, word in enumerate(WORDS)}
 Prompt = tuple[str, ...]
@@ -68,13 +68,6 @@ def cases(prompt: Prompt) -> dict[str, object]:
     return {"fn_name": "run", "inputs": inputs, "outputs": outputs}
 
 
-def split(seed: int) -> tuple[list[Prompt], list[Prompt]]:
-    """Prompts to train on, and those that are held out for good."""
-    every = list(itertools.product(OPERATIONS, repeat=LENGTH))
-    random.Random(f"held out {seed}").shuffle(every)
-    return every[HELD_OUT:], every[:HELD_OUT]
-
-
-def drawn(prompts: list[Prompt], seed: int, step: int, count: int) -> list[Prompt]:
+def drawn(seed: int, step: int, count: int) -> list[Prompt]:
     """The prompts of one step: a function of seed and step, so that a step can be done again."""
-    return random.Random(f"prompts {seed} {step}").sample(prompts, count)
+    return random.Random(f"prompts {seed} {step}").sample(EVERY_PROMPT, count)

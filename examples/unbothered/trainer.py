@@ -58,7 +58,6 @@ class Rollouts:
             timeout=60, limits=httpx.Limits(max_connections=None), trust_env=False
         )
         self._grader = Grader(on=redis_url(), fenced=False, case_timeout=5.0, timeout=600.0)
-        self.masked = 0
 
     async def step(self, version: int, prompts: list[task.Prompt]) -> None:
         await asyncio.gather(
@@ -91,7 +90,6 @@ class Rollouts:
             (row,) = (await self._asked("GET", f"{session}?tokens=true"))["rows"]
             text = task.written([id for id in row["ids"][task.LENGTH + 1 :] if id != task.END])
         grade = await self._grader.grade(task.program(text), task.cases(prompt))
-        self.masked += grade.masked
         place = {"number": number, "sample": sample}
         await self._asked("POST", f"{session}/finalize", {"reward": grade.value, "extra": place})
 
@@ -111,12 +109,7 @@ class Rollouts:
 async def train(run: Run) -> None:
     weights, adam, said = model.loaded(run.checkpoint)
     version = said["version"]
-    prompts, _ = task.split(0)
-    buffer = RolloutBuffer(
-        redis_url(),
-        TASK,
-        TaskConfig(group_size=SAMPLES, dialect="v1"),
-    )
+    buffer = RolloutBuffer(redis_url(), TASK, TaskConfig(group_size=SAMPLES, dialect="v1"))
     await buffer.config()
     await buffer.set_policy(Policy(groups_per_version=PROMPTS, max_age=0, when_old="keep"))
     rollouts, lead = Rollouts(run), True
@@ -129,7 +122,7 @@ async def train(run: Run) -> None:
             ).raise_for_status()
             await buffer.publish(version, saved=version, lead=lead)
             lead = False
-            await rollouts.step(version, task.drawn(prompts, run.seed, version, PROMPTS))
+            await rollouts.step(version, task.drawn(run.seed, version, PROMPTS))
             batches, items = [], []
             while len(items) < PROMPTS * SAMPLES:
                 if batch := await buffer.take(PROMPTS - len(items) // SAMPLES, wait=60):
@@ -140,10 +133,6 @@ async def train(run: Run) -> None:
             version += 1
             model.saved(run.checkpoint, weights, adam, {"version": version})
             noted(run.folder, version, rewards, time.monotonic() - began)
-            if version % 15 == 0 or version == run.steps:
-                model.saved(
-                    run.folder / f"weights-{version:04}.npz", weights, adam, {"version": version}
-                )
             for batch in batches:
                 await buffer.ack(batch)
     await buffer.aclose()
