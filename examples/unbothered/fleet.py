@@ -1,5 +1,6 @@
 """The processes of a run, each started again whenever it ends, and what kills them by the clock."""
 
+import contextlib
 import json
 import os
 import random
@@ -140,16 +141,18 @@ class Fleet:
         return len(log.read_bytes().splitlines()) if log.exists() else 0
 
     def _kill(self, kind: str, draw: random.Random) -> None:
-        self.kills[kind] += 1
-        named = [service for service in [*self.services, self.trainer] if kind in service.name]
+        name = "worker" if kind == "sandbox" else kind
+        named = [service for service in [*self.services, self.trainer] if name in service.name]
         if kind == "redis":
             with ground.connect(self.redis.target) as client:
                 os.kill(client.info("server")["process_id"], signal.SIGKILL)
         elif kind == "sandbox":
-            workers = [service for service in self.services if "worker" in service.name]
-            self.kills[kind] += _kill_sandbox(draw.choice(workers).process.pid) - 1
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one just ended
+                for child in _children(draw.choice(named).process.pid):
+                    os.kill(child, signal.SIGKILL)
         else:
             draw.choice(named).kill()
+        self.kills[kind] += 1
 
     def __enter__(self) -> Self:
         return self
@@ -160,19 +163,10 @@ class Fleet:
         self.redis.stop()
 
 
-def _kill_sandbox(worker: int) -> int:
-    """End the process that starts a worker's programs, and so all that run. How many it were."""
-    found = 0
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(stat[1]) == worker:
-                    os.kill(int(entry.name), signal.SIGKILL)
-                    found += 1
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it has ended
-    return min(found, 1)
+def _children(process: int) -> list[int]:
+    """Those of a worker start its programs: with them all that run end."""
+    threads = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(child) for thread in threads for child in thread.read_text().split()]
 
 
 def _free_port() -> int:

@@ -111,7 +111,8 @@ async def train(run: Run) -> None:
     version = said["version"]
     buffer = RolloutBuffer(redis_url(), TASK, TaskConfig(group_size=SAMPLES, dialect="v1"))
     await buffer.config()
-    await buffer.set_policy(Policy(groups_per_version=PROMPTS, max_age=0, when_old="keep"))
+    # `drop`: what is in a checkpoint, and was not acknowledged before the trainer died, is too old.
+    await buffer.set_policy(Policy(groups_per_version=PROMPTS, max_age=0, when_old="drop"))
     rollouts, lead = Rollouts(run), True
     async with httpx.AsyncClient(timeout=60, trust_env=False) as engine:
         while version < run.steps:
