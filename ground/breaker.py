@@ -17,7 +17,7 @@ from enum import StrEnum
 
 FEW = 3  # that may be out at once while nobody knows whether things work again
 PAUSE = 5.0  # seconds from a failure until a few are let through
-ROUND = 10.0  # seconds for which those are waited for; whoever died is forgotten then
+ROUND = 10.0  # seconds for which those are waited for; then the dead are forgotten
 
 
 class State(StrEnum):

@@ -4,7 +4,7 @@
 --   half <until> <opened> <out> <good>    a few have gone through, `out` of them are not back; until then
 -- '1' in that field is a pause by hand, which a breaker leaves alone. `ground/breaker.py` has the states and
 -- their table. Each change is written with the script's own changes, so a script that stops leaves a state
--- that is older, never one that is half. Whoever was let through and died is forgotten as the round ends.
+-- that is older, never one that is half. Those that died are forgotten as the round ends.
 -- Most scripts meet no breaker: all of it is made when it is first used.
 local function breakers()
   local FEW, PAUSE, ROUND = 3, 5000000, 10000000

@@ -5,7 +5,7 @@
 -- Its hash has `more`, which is `breaker` if it needs the full form for nothing else. What follows is made for such
 -- a gate alone; others have no `gate.broken`.
 local function make_breaking()
-  local mended, free_room = false, room
+  local is_closed, free_room = false, room
 
   function room()
     return gate.broken and math.min(free_room(), gate.broken.room()) or free_room()
@@ -15,7 +15,7 @@ local function make_breaking()
   function gate.obey()
     local broken = gate.broken
     if broken and broken.closed then
-      gate.broken, gate.paused, gate.held, mended = nil, false, nil, true
+      gate.broken, gate.paused, gate.held, is_closed = nil, false, nil, true
     elseif broken then
       gate.paused = broken.room() == 0
       gate.held = gate.paused and broken.wait() or nil
@@ -33,7 +33,7 @@ local function make_breaking()
     gate.obey()
   end
 
-  -- Before its text is written: whoever sees that reads why as well.
+  -- It is written before the text: those who see that text read why as well.
   function gate.trip(why)
     call('HSET', GATE, 'paused_why', why)
     call('HSETNX', GATE, 'more', 'breaker')
@@ -43,13 +43,13 @@ local function make_breaking()
 
   -- By hand: the breaker has nothing to say any more.
   function gate.overrule(paused)
-    gate.broken, gate.paused, gate.held, mended = nil, paused, nil, not paused
+    gate.broken, gate.paused, gate.held, is_closed = nil, paused, nil, not paused
     call('HDEL', GATE, 'paused_why')
   end
 
   function gate.save_breaker(set)
     if gate.broken and gate.broken.changed then set('paused', gate.broken.text()) end
-    if not mended then return end
+    if not is_closed then return end
     set('paused', '0')
     call('HDEL', GATE, 'paused_why')
     if fields[14] == 'breaker' then call('HDEL', GATE, 'more') end

@@ -127,7 +127,7 @@ class Fleet:
              remedy=problem["remedy"], status=True, top=True, page=True, doctor=True)  # fmt: skip
 
     def cannot_be_judged(self, fleet: str, words: str, *, page: bool = True) -> None:
-        """No surface calls it healthy: those that look anew end with 2, and say why."""
+        """No surface calls it healthy: those that look once end with 2, and say why."""
         began = time.monotonic()
         for command in ("status", "top --once"):
             ended = self.run(*command.split())

@@ -7,7 +7,7 @@ local broken = paused and breakers().read(paused)
 local function standing() return broken end
 local function is_paused_by_hand() return paused and not broken end
 
--- Before its text is written: whoever sees that reads why as well.
+-- It is written before the text: those who see that text read why as well.
 local function trip(why)
   call('HSET', WORK, 'paused_why', why)
   broken = breakers().open()
