@@ -124,29 +124,16 @@ class Heartbeat:
         refused = self._shift.refused or self._refused
         return [
             ("HSET", worker.key, "last_heartbeat", utcformat(moment), "penstock_gate", gate),
-            (
-                "HSET",
-                worker.key,
-                "penstock_unreachable",
-                unreachable,
-                _ROOM,
-                self._shift.at_once,
-                "penstock_refused",
-                refused,
-                "penstock_pace",
-                self._pace(),
-                "penstock_release",
-                self._release,
-                "penstock_ahead",
-                f"{self._ahead:.3f}",
-            ),
+            ("HSET", worker.key, "penstock_unreachable", unreachable, _ROOM, self._shift.at_once,
+             "penstock_refused", refused, "penstock_pace", self._pace(),
+             "penstock_release", self._release, "penstock_ahead", f"{self._ahead:.3f}"),
             ("EXPIRE", worker.key, ttl),
             ("EXPIRE", f"{worker.key}:executions", ttl),
             # Once more: it was forgotten if it seemed dead, or Redis lost its data.
             ("SADD", "rq:workers", worker.key),
             *(("SADD", f"rq:workers:{queue}", worker.key) for queue in self._shift.commands),
             *([("SADD", INDEX, gate)] if gate else []),
-        ]
+        ]  # fmt: skip
 
     def _reads_time(self, reply: list[bytes]) -> None:
         """RQ stamps jobs by this machine's clock, and leases are measured by that of Redis."""
