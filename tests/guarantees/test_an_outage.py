@@ -29,6 +29,13 @@ def kind(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
+def is_true(training: Any, most_masked: int) -> None:
+    """Nothing false was trained on, and every program was either masked or trained on."""
+    assert training.false == []
+    assert training.counts["masked"] < most_masked
+    assert training.counts["masked"] + training.counts["trained"] == training.counts["programs"]
+
+
 async def test_a_training_with_an_outage_trains_on_nothing_false_and_resumes(
     real_redis: Any, kind: Any
 ) -> None:
@@ -36,9 +43,7 @@ async def test_a_training_with_an_outage_trains_on_nothing_false_and_resumes(
     with fleet(real_redis, *options, **QUICK) as sandbox:
         watch = Watch(real_redis, key)
         training, back, _ = await trained_through_an_outage(real_redis, sandbox, watch, 1, 3, 1)
-    assert training.false == []
-    assert training.counts["masked"] < 16
-    assert training.counts["masked"] + training.counts["trained"] == training.counts["programs"]
+    is_true(training, most_masked=16)
     assert sum(step > back for step in training.steps) >= 1
     assert any("programs had no outcome: no connection to" in reason for reason in watch.reasons)
 
@@ -55,9 +60,7 @@ async def test_a_training_of_ten_minutes_with_an_outage_of_three(
             real_redis, sandbox, watch, 180, 180, 240
         )
     print(training.counts, len(training.steps), f"closed {closed:.1f} s after the outage")
-    assert training.false == []
-    assert training.counts["masked"] < 64
-    assert training.counts["masked"] + training.counts["trained"] == training.counts["programs"]
+    is_true(training, most_masked=64)
     assert sum(step > back for step in training.steps) > 10
     assert closed < 30
 
