@@ -25,7 +25,7 @@ from worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from ground.http import AsgiApp
-    from worker.e2b import Service
+    from worker.e2b.fleet.service import Service
 
 _GRACE = 15  # seconds that programs have to finish once the server must end
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -270,8 +270,12 @@ def _e2b(
         from ground.http import listen, require_token
         from jail.sessions import LocalSessions
         from jail.sessions.settings import SessionSettings
-        from worker.e2b import Boxes, E2bSettings, Service, app, kept_warm
+        from worker.e2b.app import app
+        from worker.e2b.boxes import Boxes
         from worker.e2b.fleet.machines import address_by
+        from worker.e2b.fleet.service import Service
+        from worker.e2b.fleet.warm import kept_warm
+        from worker.e2b.settings import E2bSettings
 
     chosen, kept = E2bSettings.load(), SessionSettings.load()
     require_token(host, chosen.e2b_api_key, "PENSTOCK_E2B_API_KEY", without=without_token)
