@@ -104,10 +104,10 @@ async def test_an_ask_that_its_cancellation_overtook_leaves_no_permit_behind(
 async def one_that_stays_unsent(gate, monkeypatch):
     """An acquire by the loop's shortcut, and the bytes that it did not send. The engine's thread
     may be quicker than the loop: then that permit is given back, and there is another try."""
+    kept = []
     while True:
         await on_its_shortcut(gate)
         with monkeypatch.context() as holding:
-            kept = []
             holding.setattr(loop_wire.LoopWire, "send_whole", lambda _, data: kept.append(data))
             asking = asyncio.create_task(gate.acquire())
             while not (kept or asking.done()):  # noqa: ASYNC110
