@@ -23,6 +23,7 @@ from tests.harness.durations import (  # noqa: F401 - hooks
     pytest_terminal_summary,
 )
 from tests.harness.proxy import Proxy
+from tests.harness.rewritten import pytest_xdist_setupnodes  # noqa: F401 - a hook
 from tests.harness.selection import pytest_collection_modifyitems  # noqa: F401 - a hook
 from tests.harness.sentinel import SentinelPair
 from tests.harness.servers import PrivateRedis

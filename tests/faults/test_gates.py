@@ -200,6 +200,7 @@ STORIES: dict[str, tuple[Step, Step]] = {
 
 
 @EVERY
+@pytest.mark.in_turns("kind")
 @pytest.mark.parametrize("again", [False, True], ids=["once", "and is repeated"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("story", STORIES)

@@ -13,6 +13,8 @@ from limiter.terms import Terms
 from tests.harness.lua_faults import EVERY, Faulty, Injected, every_script, faults_of, saying
 from worker.concurrent.commands import WorkCommands, read_claim
 
+pytestmark = pytest.mark.in_turns("fleet", "watched")
+
 QUEUE, LEASE = "q", 10.0
 WORKER, OTHER = "w1", "w2"
 JOBS = ("a", "b", "c", "d", "e")

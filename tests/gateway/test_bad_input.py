@@ -131,6 +131,7 @@ async def test_no_value_in_any_field_breaks_a_dialect(
     "raw",
     [b"", b"{", b"\xff", b"NaN", b'{"model": NaN}', b"[" * 100_000, b"null", b"5", b'"x"', b"[]"],
 )
+@pytest.mark.in_turns("path")
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 async def test_what_is_no_request_at_all_is_refused(
     real_redis: ground.Client, path: str, raw: bytes

@@ -21,6 +21,7 @@ def told(log: Log) -> dict[int, tuple[bytes, State, Sent]]:
     }
 
 
+@pytest.mark.in_turns("seed")
 @pytest.mark.parametrize("seed", range(12))
 async def test_the_log_does_what_its_model_in_memory_does(bench: Bench, seed: int) -> None:
     """The same agents with both logs: the same calls, and rows that prove themselves."""

@@ -25,6 +25,7 @@ def incremental(**more: Any) -> ScriptedSglang:
     return ScriptedSglang(incremental=True, **more)
 
 
+pytestmark = pytest.mark.in_turns("face")
 every_wire = pytest.mark.parametrize("face", [ScriptedVllm, ScriptedSglang, incremental])
 streaming = pytest.mark.parametrize("face", [ScriptedVllm, incremental])
 

@@ -4,6 +4,8 @@ With PENSTOCK_TEST_ALL everything runs. Else each behaviour is tested once:
 
 - On a real Redis. The files of `ON_BOTH` also run on fakeredis, which users test with.
 - By root or by an ordinary user, in turns, if a file's tests are for both.
+- With one value of what `@pytest.mark.in_turns("kind", …)` names: each value shows the same. So
+  `in_turns("kind")` runs every story of a test at each turn, and each story with another kind.
 - The blocks of the pages that a newcomer meets.
 - What is dear by `.ci/durations.txt` takes turns, and so do the blocks of other pages. A file that
   the last commit changed, or you since, is tested whole.
@@ -49,6 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     paired = _for_both_users(items)
     waiting = {item for item in items if _waits(item, paired)}
+    waiting |= _of_other_values([item for item in items if item not in waiting])
     waiting |= _of_other_turns([item for item in items if item not in waiting])
     left = [item for item in items if (item in waiting) != bool(REST) or _is_another_parts(item)]
     if left:
@@ -81,8 +84,7 @@ def _strings(item: pytest.Item) -> set[str]:
 
 def _waits(item: pytest.Item, paired: set[Any]) -> bool:
     """Whether another case of it tests the same."""
-    file = item.path.relative_to(ROOT).as_posix()
-    values = _strings(item)
+    file, values = _file_of(item), _strings(item)
     if "fake" in values and file not in ON_BOTH:
         return True
     if (user := values & _USERS) and os.getuid() == 0 and _of_several(item) in paired:
@@ -90,19 +92,30 @@ def _waits(item: pytest.Item, paired: set[Any]) -> bool:
     return False
 
 
+def _of_other_values(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Of tests that differ only in what takes turns, all but one."""
+    alike: dict[Any, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        named = {name for mark in item.iter_markers("in_turns") for name in mark.args}
+        if named and _cost_of(item) < DEAR and _file_of(item) not in _changed():
+            indices: dict[str, int] = getattr(getattr(item, "callspec", None), "indices", {})
+            kept = sorted((name, index) for name, index in indices.items() if name not in named)
+            alike[_of_several(item), *kept].append(item)
+    others = set()
+    for (test, *kept), cases in alike.items():
+        chosen = (zlib.crc32(f"{test[1]} {kept}".encode()) + turn()) % len(cases)
+        others |= {*cases[:chosen], *cases[chosen + 1 :]}
+    return others
+
+
 def _of_other_turns(items: list[pytest.Item]) -> set[pytest.Item]:
     """The dear ones are dealt out so that each turn costs the same."""
-    costs = budget.kept()
     dear = []
     for item in items:
-        name = item.nodeid.partition("[")[0]
         page = _page_of(item)
-        if page is not None:
-            takes_turns = page not in FIRST_PAGES
-        else:
-            takes_turns = name in costs and costs[name].case >= DEAR
-        if takes_turns and not {name.partition("::")[0], page} & _changed():
-            dear.append((-costs[name].case if name in costs else -DEAR, item.nodeid, item))
+        takes_turns = _cost_of(item) >= DEAR if page is None else page not in FIRST_PAGES
+        if takes_turns and not {_file_of(item), page} & _changed():
+            dear.append((-(_cost_of(item) or DEAR), item.nodeid, item))
     spent = [0.0] * TURNS
     others = set()
     for cost, _, item in sorted(dear, key=lambda one: one[:2]):
@@ -113,11 +126,26 @@ def _of_other_turns(items: list[pytest.Item]) -> set[pytest.Item]:
     return others
 
 
+def _cost_of(item: pytest.Item) -> float:
+    """Units, or 0 if none are noted."""
+    noted = _kept().get(item.nodeid.partition("[")[0])
+    return noted.case if noted else 0.0
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
 def _page_of(item: pytest.Item) -> str | None:
     document = getattr(getattr(item, "callspec", None), "params", {}).get("document")
     if item.path.name == "test_blocks.py" and isinstance(document, Path):
         return document.relative_to(ROOT).as_posix()
     return None
+
+
+@cache
+def _kept() -> dict[str, budget.Cost]:
+    return budget.kept()
 
 
 @cache

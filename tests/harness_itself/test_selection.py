@@ -18,7 +18,7 @@ class Item(SimpleNamespace):
 
 @pytest.fixture(autouse=True)
 def costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "kept", lambda: COSTS)
+    monkeypatch.setattr(selection, "_kept", lambda: COSTS)
     monkeypatch.setattr(selection, "_changed", frozenset)
 
 
@@ -58,3 +58,41 @@ def test_the_first_pages_are_read_at_each_turn_and_each_other_page_at_one(monkey
     left = [page for page, item in zip(pages, items, strict=True) if item not in others]
     assert left[0] == "README.md"
     assert len(left) == 1 + 10 // selection.TURNS
+
+
+def of_other_values(monkeypatch: pytest.MonkeyPatch, turn: int, named: str = "kind") -> list[str]:
+    monkeypatch.setattr(selection, "turn", lambda: turn)
+    items = [
+        Item(
+            nodeid=f"tests/test_a.py::cheap[{story}-{kind}]",
+            path=FILE,
+            name="cheap",
+            callspec=SimpleNamespace(indices={"story": story, "kind": kind}),
+            iter_markers=lambda _: [pytest.mark.in_turns(named).mark],
+        )
+        for story in range(5)
+        for kind in range(4)
+    ]
+    others = selection._of_other_values(items)
+    return [item.nodeid for item in items if item not in others]
+
+
+def test_each_story_has_a_turn_with_one_kind_and_after_some_turns_with_all(monkeypatch) -> None:
+    turns = [of_other_values(monkeypatch, turn) for turn in range(4)]
+    assert all(
+        sorted(name.partition("-")[0] for name in names)
+        == [f"tests/test_a.py::cheap[{story}" for story in range(5)]
+        for names in turns
+    )
+    assert len({name for names in turns for name in names}) == 5 * 4
+    assert len(of_other_values(monkeypatch, 0, "another")) == 5 * 4
+
+
+def test_what_is_dear_or_was_changed_has_no_turns_by_value_besides(monkeypatch) -> None:
+    monkeypatch.setattr(selection, "_changed", lambda: frozenset({"tests/test_a.py"}))
+    assert len(of_other_values(monkeypatch, 0)) == 5 * 4
+    monkeypatch.setattr(selection, "_changed", frozenset)
+    monkeypatch.setattr(
+        selection, "_kept", lambda: {"tests/test_a.py::cheap": budget.Cost(1.0, 20)}
+    )
+    assert len(of_other_values(monkeypatch, 0)) == 5 * 4

@@ -23,7 +23,7 @@ from jail.outcome import Step
 
 from .judged import Cases, in_turn, judge
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.in_turns("sandbox")]
 
 
 @pytest_asyncio.fixture(params=["with cgroups", "without"], scope="module", loop_scope="module")

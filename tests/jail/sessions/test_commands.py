@@ -23,7 +23,7 @@ from jail.sessions import (
 
 from .conftest import sessions_in, started_with_few_files
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.in_turns("sessions")]
 WITHIN = 90  # seconds that nothing here takes
 
 

@@ -24,7 +24,7 @@ from jail.sessions import session as session_module
 
 from .conftest import sessions_in, strange_hub
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.in_turns("sessions")]
 WITHIN = 90  # seconds that nothing here takes
 
 

@@ -28,7 +28,7 @@ from tests.jail.images.roots import base
 
 from .conftest import end_hubs, sessions_in
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.in_turns("sessions")]
 IMAGES = ["", "task"]
 SHARED = 1 << 20  # bytes that a fork without a copy stays below
 BUSY = CommandRequest(["sh", "-c", "echo up; exec sleep 600"], kept=True)

@@ -30,7 +30,7 @@ from tests.jail.sessions.conftest import (
     until,
 )
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = [pytest.mark.timeout(200), pytest.mark.in_turns("sessions")]
 
 OPENS = """
 import asyncio, sys

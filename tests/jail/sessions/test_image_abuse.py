@@ -26,7 +26,7 @@ from tests.jail.images.archives import Layer, oci
 from tests.jail.images.roots import base, python
 from tests.jail.sessions.conftest import end_hubs, sessions_in
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.in_turns("sessions")]
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root has users to give here")
 LONGEST = 60.0
 # Every session has a terminal of its own, which lies in that folder.

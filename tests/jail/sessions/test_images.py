@@ -30,7 +30,7 @@ from worker.lifecycle import SandboxSpec
 from worker.lifecycle.local import LocalProvider
 from worker.lifecycle.provider import Kind
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.in_turns("sessions")]
 many_users = pytest.mark.skipif(os.getuid() != 0, reason="only root has users to give here")
 LONGEST = 60.0
 

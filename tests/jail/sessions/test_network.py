@@ -20,7 +20,7 @@ from jail.sessions.hub.way_out import WayOut
 from jail.sessions.settings import SessionSettings
 from tests.jail.sessions.conftest import end_hubs, hub_in, sessions_in
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.in_turns("sessions")]
 FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())"
 # Reaches for a socket itself, past what the environment says.
 STRAIGHT = """

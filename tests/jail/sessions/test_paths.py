@@ -12,7 +12,7 @@ import pytest
 
 from jail.sessions import CommandRequest, LocalSessions, Session, SessionRequest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.in_turns("sessions")]
 SECRET = b"the host's own"
 
 

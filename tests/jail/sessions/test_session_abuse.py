@@ -9,7 +9,7 @@ from jail.sessions import CommandRequest, LocalSessions, Session, SessionRequest
 from tests.jail.abuses import ABUSES, LOOK_IN, Abuse
 from tests.jail.conftest import MB
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.in_turns("sessions")]
 LONGEST = 60.0
 _TIME = 3.0  # of a command whose abuse has no end by itself
 KILL_ALL = CommandRequest(["python3", "-c", "import os; os.kill(-1, 9)"], timeout=LONGEST)

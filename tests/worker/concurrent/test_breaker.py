@@ -112,6 +112,7 @@ def test_the_scripts_know_the_same_numbers_and_words() -> None:
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["a queue", "a gate"])
+@pytest.mark.in_turns("run")
 @pytest.mark.parametrize("run", range(12))
 def test_a_breaker_in_redis_does_what_that_of_a_process_does(
     faulty: Faulty, gated: bool, run: int

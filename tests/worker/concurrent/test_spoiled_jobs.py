@@ -56,6 +56,7 @@ SPOILED = [
 ]  # fmt: skip
 
 
+@pytest.mark.in_turns("settings")
 @pytest.mark.parametrize("settings", [{}, GATED], ids=["no gate", "gated"])
 @pytest.mark.parametrize("spoil", SPOILED, ids=lambda spoil: spoil.__name__)
 def test_the_neighbours_of_a_spoiled_job_run(redis, spoil, settings) -> None:

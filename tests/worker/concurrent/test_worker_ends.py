@@ -37,6 +37,7 @@ GATED: dict[str, Any] = {"gate": "code", "gate_limit": 2}
 ONE: dict[str, Any] = {"gate": "code", "gate_limit": 1}
 PLAIN: dict[str, Any] = {}
 IN_RQS_WAY: dict[str, Any] = {"on_failure": Callback(chores.on_any_end)}
+pytestmark = pytest.mark.in_turns("way")
 BOTH_WAYS = pytest.mark.parametrize("way", [PLAIN, IN_RQS_WAY], ids=["plain", "in RQ's way"])
 
 

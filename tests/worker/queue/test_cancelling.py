@@ -64,6 +64,7 @@ WAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.in_turns("line")
 @pytest.mark.parametrize("line", ["the engine's", "a loop's own"])
 @pytest.mark.parametrize("way", WAYS)
 async def test_cancelled_at_any_await_it_leaves_nothing(real_redis, worker, way, line) -> None:
