@@ -30,7 +30,7 @@ from penstock.doctor import redis as doctor_redis
 from tests.architecture.source import PACKAGES, ROOT
 
 # Packages that export names to Penstock's other packages only.
-NOT_FOR_USERS = {"worker.sandbox", "worker.e2b", "jail.serve"}
+NOT_FOR_USERS = {"worker.sandbox", "jail.serve"}
 EARLIER_NAMES = {
     "worker.images", "worker.judge",
     "worker.sandbox.local", "worker.sandbox.serve", "worker.sandbox.sessions",
