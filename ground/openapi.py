@@ -71,6 +71,20 @@ def add_shared(document: dict[str, Any], refusals: dict[str, str]) -> None:
 
 _UNWELL = {"description": "It is not well; the reason is in the answer."}
 _WATCHING: dict[str, Any] = {
+    "/livez": {
+        "get": {
+            "tags": ["watching"],
+            "summary": "200 while the process runs, whatever Redis does",
+            "operationId": "livez",
+            "responses": {
+                "200": {"description": "It runs.", **in_json({"type": "object"})},
+                "503": {
+                    "description": "It is stuck, and only a restart helps.",
+                    **in_json({"type": "object"}),
+                },
+            },
+        }
+    },
     "/healthz": {
         "get": {
             "tags": ["watching"],

@@ -110,10 +110,11 @@ def _http() -> str:
     out.write(
         "# HTTP\n\n`make docs` writes this page from the code. Every service:\n\n"
         "- listens on loopback unless you set another address\n"
-        "- answers `GET /healthz` to everyone: 200, or 503 with the reason\n"
+        "- answers `GET /livez` to everyone: 200 while its own process runs, whatever Redis does\n"
+        "- answers `GET /healthz` to everyone: 200 if it can also serve, or 503 with the reason\n"
         "- has `GET /metrics` for Prometheus, and its bodies and answers in `/openapi.json`\n"
         "- if a token is set, answers 401 without it. Send `Authorization: Bearer …`, or use a URL"
-        " with the token: `http://any:TOKEN@host`. `/healthz` needs none\n"
+        " with the token: `http://any:TOKEN@host`. The two above need none\n"
         "- refuses requests for another host (421), from another site's page (403), and changes"
         " that are not JSON (415): [Secure a deployment](../guide/secure.md)\n"
     )

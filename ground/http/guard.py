@@ -4,10 +4,11 @@
 
 One ASGI layer. A request must be meant for this server (`Host`), must not come from another
 site's page (`Origin`), and changes things with JSON only: so a browser cannot be made to use a
-service of its user's. `/healthz` then answers everybody, with 200 only after `health` has;
-everything else needs the token where one is set: `Authorization: Bearer TOKEN`, or Basic with the
-token as its password or its user, which is what clients make of `http://any:TOKEN@host`. `/metrics`
-also takes PENSTOCK_METRICS_TOKEN, which opens nothing else.
+service of its user's. `/livez` then answers everybody while this process runs, and `/healthz` with
+200 only after `health` has, which may ask Redis. Everything else needs the token if one is set:
+`Authorization: Bearer TOKEN`, or Basic with the token as its password or its user, which is what
+clients make of `http://any:TOKEN@host`. `/metrics` also takes PENSTOCK_METRICS_TOKEN, which opens
+nothing else.
 """
 
 import asyncio
@@ -39,6 +40,7 @@ Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 Health = Callable[[], Awaitable[dict[str, Any]]]
+Alive = Callable[[], Awaitable[None]]
 Figures = Callable[[], Awaitable[Iterable[Metric]]]
 
 _JSON = "application/json"
@@ -48,6 +50,10 @@ _WHO_IS_IT = (
     "a bearer token is needed: send `Authorization: Bearer TOKEN`, or put it into the URL, "
     "http://any:TOKEN@host"
 )
+
+
+async def _answers() -> None:
+    """A process that comes to this line is alive."""
 
 
 class OwnNames:
@@ -84,6 +90,7 @@ class HttpGuard:
     `host` is the name or address that it listens on, under which it may be asked too; `ending`
     is the status of a request that is cut off because the server ends. `unwell` is what `health`
     and `figures` raise, beside our own errors, if what is behind the application does not answer.
+    `alive` asks nothing outside of the process; it raises if only a restart helps.
     """
 
     def __init__(
@@ -92,6 +99,7 @@ class HttpGuard:
         *,
         health: Health,
         figures: Figures,
+        alive: Alive = _answers,
         token: SecretStr | None = None,
         host: str = "",
         doorstep: str = "",
@@ -101,7 +109,10 @@ class HttpGuard:
         unwell: tuple[type[Exception], ...] = (),
     ) -> None:
         self.app = app
-        self._watched = {"/healthz": self._healthz, "/metrics": self._metrics}
+        self._watched = {
+            "/livez": self._livez, "/healthz": self._healthz, "/metrics": self._metrics
+        }  # fmt: skip
+        self._alive = alive
         self._health = _Health(health)
         self._figures = figures
         self._token = _bytes(token)
@@ -152,7 +163,7 @@ class HttpGuard:
             await self.app(scope, receive, send)
 
     def _is_open(self, scope: Scope) -> bool:
-        if scope["path"] == "/healthz":
+        if scope["path"] in ("/livez", "/healthz"):
             return True
         prefix = self._open_to_all
         return bool(prefix) and scope["method"] == "GET" and scope["path"].startswith(prefix)
@@ -195,6 +206,14 @@ class HttpGuard:
                 await send({"type": "http.response.body", "body": b""})
             else:
                 raise
+
+    async def _livez(self, send: Send) -> None:
+        try:
+            await self._alive()
+            status, body = 200, {"status": "alive", "pid": os.getpid()}
+        except self._unwell as problem:
+            status, body = 503, {"status": "stuck", "reason": str(problem)}
+        await _answer(send, status, _JSON, json.dumps(body))
 
     async def _healthz(self, send: Send) -> None:
         try:

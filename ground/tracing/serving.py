@@ -9,7 +9,7 @@ Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Message, Any, Send], Awaitable[None]]
 
-_UNSEEN = ("/healthz", "/metrics")  # asked for every few seconds
+_UNSEEN = ("/livez", "/healthz", "/metrics")  # asked for every few seconds
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 
 

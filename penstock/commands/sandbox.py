@@ -213,7 +213,7 @@ def serve(
     /run_code, /run_jupyter and /v1/ping answer as upstream's do; /submit and ScaleBox's
     /common_evaluate_batch judge the cases that come with the request. /healthz runs a program of
     nothing, /metrics is for Prometheus. With PENSTOCK_SANDBOX_TOKEN, or a file that
-    PENSTOCK_SANDBOX_TOKEN_FILE names, all but /healthz needs that bearer token.
+    PENSTOCK_SANDBOX_TOKEN_FILE names, all but /livez and /healthz needs that bearer token.
     """
     with Loading(), needed_by("penstock sandbox serve"):
         from ground.http import HttpGuard, listen, require_token, serve_on

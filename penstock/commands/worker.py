@@ -75,7 +75,7 @@ them to their queue.
     "--metrics-port",
     type=int,
     metavar="PORT",
-    help="Serve /healthz and /metrics of this process, behind PENSTOCK_METRICS_TOKEN.",
+    help="Serve /livez, /healthz and /metrics of this process, behind PENSTOCK_METRICS_TOKEN.",
 )
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="On this address.")
 @settings_options
@@ -152,4 +152,4 @@ def _open_door(worker: "ConcurrentWorker", host: str, port: int) -> None:
         from penstock.commands.worker_door import open_door
 
     where, bound = open_door(worker, host, port, HttpSettings.load().metrics_token)
-    click.echo(f"/healthz and /metrics on {where}:{bound}", err=True)
+    click.echo(f"/livez, /healthz and /metrics on {where}:{bound}", err=True)

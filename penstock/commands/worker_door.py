@@ -1,5 +1,6 @@
-"""A worker's own /healthz and /metrics, on a thread of their own."""
+"""A worker's own /livez, /healthz and /metrics, on a thread of their own."""
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,24 @@ from ground.redis.connect import UNWELL
 if TYPE_CHECKING:
     from worker import ConcurrentWorker
 
+_TURNS_WITHIN = 5.0  # seconds; the loop of a worker turns hundreds of times in one
+
 
 def open_door(
     worker: "ConcurrentWorker", host: str, port: int, token: SecretStr | None
 ) -> tuple[str, int]:
     """Serve until the process ends; says where."""
+
+    async def alive() -> None:
+        """This thread would answer even if the worker itself were stuck, so that is asked."""
+        if (shift := worker._shift) is None:
+            return
+        turned = asyncio.Event()
+        shift.call(asyncio.get_running_loop().call_soon_threadsafe, turned.set)
+        try:
+            await asyncio.wait_for(turned.wait(), _TURNS_WITHIN)
+        except TimeoutError:
+            raise TimeoutError(f"the loop of worker {worker.name} does not turn") from None
 
     async def health() -> dict[str, Any]:
         state: Any = worker.connection.hget(worker.key, "state")
@@ -37,7 +51,7 @@ def open_door(
     require_token(host, token, "PENSTOCK_METRICS_TOKEN")
     listener = listen(host, port, "--metrics-port")
     guard = HttpGuard(
-        _nothing, health=health, figures=figures, token=token, host=host, unwell=UNWELL
+        _nothing, alive=alive, health=health, figures=figures, token=token, host=host, unwell=UNWELL
     )
     threading.Thread(
         target=serve_until_told, args=(listener, guard), name="penstock-door", daemon=True

@@ -18,19 +18,23 @@ def rendered(*components: str) -> list[Manifest]:
     base = _kustomization("base")
     assert base.keys() == {"apiVersion", "kind", "namespace", "resources"}
     manifests = [one for file in base["resources"] for one in _documents("base", file)]
-    for one in manifests:
-        if one["kind"] != "Namespace":
-            one["metadata"]["namespace"] = base["namespace"]
     for component in components:
         steps = _kustomization(component)
-        assert steps.keys() <= {"apiVersion", "kind", "resources", "patches"}
-        manifests += [
-            one for file in steps.get("resources", []) for one in _documents(component, file)
-        ]
+        known = {"apiVersion", "kind", "namespace", "resources", "patches", "images"}
+        assert steps.keys() <= known
+        assert steps.get("namespace", base["namespace"]) == base["namespace"]
+        for file in steps.get("resources", []):
+            manifests += _documents(component, file)
+            assert "namespace" in steps, "a component's own resources need the base's namespace"
         for patch in steps.get("patches", []):
             kind, name = patch["target"]["kind"], patch["target"]["name"]
             for step in yaml.safe_load(patch["patch"]):
                 _apply(step, one_of(manifests, kind, name))
+        for image in steps.get("images", []):
+            _rename(image, manifests)
+    for one in manifests:
+        if one["kind"] != "Namespace":
+            one["metadata"]["namespace"] = base["namespace"]
     return manifests
 
 
@@ -86,6 +90,14 @@ def _kustomization(folder: str) -> Manifest:
 def _documents(folder: str, file: str) -> list[Manifest]:
     text = (Path(FOLDER) / folder / file).read_text()
     return [copy.deepcopy(one) for one in yaml.safe_load_all(text)]  # anchors share objects
+
+
+def _rename(image: dict[str, str], manifests: list[Manifest]) -> None:
+    for deployment in named(manifests, "Deployment").values():
+        container = container_of(deployment)
+        if container["image"].partition(":")[0] == image["name"]:
+            end = f"@{image['digest']}" if "digest" in image else f":{image['newTag']}"
+            container["image"] = image["newName"] + end
 
 
 def _apply(step: dict[str, Any], manifest: Manifest) -> None:

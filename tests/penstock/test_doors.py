@@ -5,15 +5,18 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 
 import ground
+from penstock.commands import worker_door
 from tests.architecture.source import PACKAGES
 from tests.gateway.scripted.engine import Served
 from tests.gateway.scripted.vllm import ScriptedVllm
@@ -114,6 +117,37 @@ def test_a_service_is_shut_to_all_without_its_token_and_listens_on_loopback(
             assert told.status_code == 200
             assert "process_cpu_seconds_total" in told.text
             assert client.get("/healthz").status_code == 200
+            assert client.get("/livez").json() == {"status": "alive", "pid": pid}
+
+
+@pytest.mark.parametrize("name", [name for name in SERVICES if name != "sandbox serve"])
+def test_a_service_without_its_redis_is_alive_and_not_ready(
+    name: str, private_redis: Callable[..., PrivateRedis]
+) -> None:
+    redis = private_redis(aof=True)
+    with served(SERVICES[name], redis.url) as (url, _):
+        redis.stop()
+        until(lambda: patient.get(f"{url}/healthz").status_code == 503, "it notices", within=100)
+        assert patient.get(f"{url}/livez").status_code == 200
+        redis.start()
+        until(lambda: patient.get(f"{url}/healthz").status_code == 200, "it is back", within=100)
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_a_worker_is_alive_only_while_its_loop_turns(
+    turns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_door, "_TURNS_WITHIN", 100 if turns else 0.1)
+
+    def call(function: Callable[..., object], *args: object) -> None:
+        if turns:
+            function(*args)
+
+    stuck: Any = SimpleNamespace(name="w1", _shift=SimpleNamespace(call=call))
+    host, port = worker_door.open_door(stuck, "127.0.0.1", 0, None)
+    answer = patient.get(f"http://{host}:{port}/livez")
+    assert answer.status_code == (200 if turns else 503)
+    assert turns or answer.json()["reason"] == "the loop of worker w1 does not turn"
 
 
 @pytest.mark.parametrize("name", [name for name in SERVICES if name != "worker"])

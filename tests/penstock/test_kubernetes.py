@@ -5,6 +5,7 @@ and ports of the test's. docs/guide/kubernetes.md names what only a cluster can 
 """
 
 import copy
+import json
 import os
 import re
 import shutil
@@ -33,6 +34,7 @@ from penstock.variables import settings_models
 from tests.architecture.source import ROOT
 from tests.harness import leash
 from tests.harness.servers import PrivateRedis, free_port, until
+from tests.penstock import manifests
 from tests.penstock.manifests import (
     FOLDER,
     Manifest,
@@ -47,9 +49,13 @@ from tests.penstock.manifests import (
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import open_queue
 
-OVERLAYS = [(), ("landlock",), ("keda",), ("landlock", "keda"), ("gateway",)]
+OVERLAYS = [
+    (), ("landlock",), ("keda",), ("landlock", "keda"), ("gateway",),
+    ("gateway", "keda", "prometheus", "image"),
+]  # fmt: skip
 EVERY_OVERLAY = pytest.mark.parametrize("components", OVERLAYS, ids=lambda c: "+".join(c) or "base")
 BASE, WEAKER, SCALED = rendered(), rendered("landlock"), rendered("keda")
+WHOLE = rendered("gateway", "keda", "prometheus")
 DEPLOYMENTS = named(BASE, "Deployment")
 OLDEST = "1.33"  # user namespaces and unmasked /proc are on by default from here
 PORTS = {"worker": 9200, "sandbox": 8080, "buffer": 8889, "monitor": 8890}
@@ -63,8 +69,10 @@ KEDAS_WORDS = {"url", "format", "valueLocation", "targetValue", "authMode"}
 @pytest.mark.parametrize("components", [(), ("landlock", "keda")], ids=["base", "both components"])
 @pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
 def test_kubernetes_accepts_every_object(components: tuple[str, ...], version: str) -> None:
-    checked = [one for one in rendered(*components) if not is_kedas(one)]
-    assert len(checked) == 4 + 3 + 3 + 1 + 1
+    checked = [one for one in rendered(*components) if schema_of(one) is None]
+    assert {one["kind"] for one in checked} == {
+        "Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "Namespace"
+    }  # fmt: skip
     for one in checked:
         kubernetes_validate.validate(one, version, strict=True)
 
@@ -74,11 +82,12 @@ def test_the_gateway_is_a_component_whose_parts_find_each_other(version: str) ->
     made = rendered("gateway")
     own = [one for one in made if one["metadata"]["name"] == "gateway"]
     assert [one["kind"] for one in own] == [
-        "Deployment", "Service", "PodDisruptionBudget", "ConfigMap"
+        "Deployment", "Service", "PodDisruptionBudget", "ConfigMap", "NetworkPolicy"
     ]  # fmt: skip
     for one in own:
         kubernetes_validate.validate(one, version, strict=True)
-    deployment, service, budget, engines = own
+    deployment, service, budget, engines, _ = own
+    assert {one["metadata"]["namespace"] for one in own} == {"penstock"}
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     for selector in (service["spec"]["selector"], budget["spec"]["selector"]["matchLabels"]):
         assert selector.items() <= labels.items()
@@ -97,13 +106,14 @@ def test_kubernetes_would_refuse_a_wrong_field() -> None:
         kubernetes_validate.validate(wrong, OLDEST, strict=True)
 
 
-def is_kedas(manifest: Manifest) -> bool:
-    return str(manifest["apiVersion"]).startswith("keda.sh/")
-
-
-def kedas_schema(kind: str) -> dict[str, Any]:
-    file = ROOT / "tests" / "penstock" / "keda" / f"{kind.lower()}s.yaml"
-    (version,) = yaml.safe_load(file.read_text())["spec"]["versions"]
+def schema_of(manifest: Manifest) -> dict[str, Any] | None:
+    """The schema of what an operator brings into a cluster; None for Kubernetes' own kinds."""
+    folders = {"keda.sh": "keda", "monitoring.coreos.com": "prometheus"}
+    folder = folders.get(str(manifest["apiVersion"]).partition("/")[0])
+    if folder is None:
+        return None
+    file = ROOT / "tests" / "penstock" / folder / f"{manifest['kind'].lower()}s.yaml"
+    (version,) = next(yaml.safe_load_all(file.read_text()))["spec"]["versions"]
     schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
     for part in ("metadata", "status"):
         schema["properties"].pop(part, None)
@@ -123,17 +133,18 @@ def closed(schema: Any) -> Any:
     return made
 
 
-def test_keda_accepts_its_objects_and_would_refuse_a_wrong_field() -> None:
-    objects = [one for one in SCALED if is_kedas(one)]
-    assert [one["kind"] for one in objects] == ["ScaledObject", "TriggerAuthentication"]
-    for one in objects:
-        schema = kedas_schema(one["kind"])
+def test_operators_accept_their_objects_and_would_refuse_a_wrong_field() -> None:
+    theirs = [(one, schema) for one in WHOLE if (schema := schema_of(one)) is not None]
+    assert {one["kind"] for one, _ in theirs} == {
+        "ScaledObject", "TriggerAuthentication", "PodMonitor"
+    }  # fmt: skip
+    for one, schema in theirs:
         jsonschema.validate(one, schema)
         wrong = copy.deepcopy(one)
         wrong["spec"]["maxReplicas"] = 3
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)
-    for trigger in objects[0]["spec"]["triggers"]:
+    for trigger in one_of(SCALED, "ScaledObject", "worker")["spec"]["triggers"]:
         assert trigger["type"] == "metrics-api"
         assert trigger["metadata"].keys() == KEDAS_WORDS
 
@@ -143,16 +154,18 @@ def test_the_overlay_of_the_page_takes_all_its_patches_in_one_list(tmp_path: Pat
     page = (ROOT / "docs" / "guide" / "kubernetes.md").read_text()
     blocks = re.findall(r"^ *```yaml\n(.*?)^ *```$", page, re.M | re.S)
     overlay, *patches = map(textwrap.dedent, blocks)
-    assert [patch.startswith("- target:") for patch in patches] == [True, True]
-    shutil.copytree(FOLDER, tmp_path / "deploy" / "kubernetes")
+    assert [patch.startswith("- target:") for patch in patches] == [True] * 3
+    assert pin(tmp_path, f"registry.example/penstock@{DIGEST}").returncode == 0
     (tmp_path / "kustomization.yaml").write_text(overlay + "patches:\n" + "".join(patches))
     made = kustomized(tmp_path)
     for name in ("worker", "buffer", "monitor"):
         deployment = one_of(made, "Deployment", name)
         assert "ca.pem" in secrets_of(deployment).values()
-        assert container_of(deployment)["image"] == "registry.example/penstock:0.2.0"
+        assert container_of(deployment)["image"] == f"registry.example/penstock@{DIGEST}"
     assert "ca.pem" not in secrets_of(one_of(made, "Deployment", "sandbox")).values()
     assert one_of(made, "ScaledObject", "worker")["spec"]["maxReplicaCount"] == 8
+    (redis,) = one_of(made, "NetworkPolicy", "redis")["spec"]["egress"]
+    assert (redis["to"], len(redis["ports"])) == ([{"ipBlock": {"cidr": "10.1.2.3/32"}}], 1)
 
 
 def kustomized(folder: Path) -> list[Manifest]:
@@ -227,11 +240,85 @@ def test_no_pod_is_roots_or_has_a_capability(components: tuple[str, ...]) -> Non
 
 def test_a_sandbox_holds_its_tokens_alone_and_reaches_nothing() -> None:
     assert set(secrets_of(DEPLOYMENTS["sandbox"]).values()) == {"sandbox_token", "metrics_token"}
-    policy = one_of(BASE, "NetworkPolicy", "sandbox")["spec"]
-    assert policy["podSelector"] == DEPLOYMENTS["sandbox"]["spec"]["selector"]
-    assert (policy["policyTypes"], policy["egress"]) == (["Ingress", "Egress"], [])
-    (entry,) = policy["ingress"]
-    assert entry["from"] == [{"podSelector": DEPLOYMENTS["worker"]["spec"]["selector"]}]
+    assert reached("sandbox", WHOLE) == set()
+
+
+# From whom, to whom, on which port
+CLIENTS = "namespaces with penstock/client=allowed"
+WAYS = {
+    ("worker", "sandbox", 8080),
+    *((name, "anywhere", 6379) for name in ("worker", "buffer", "monitor", "gateway")),
+    *((name, "namespaces with kubernetes.io/metadata.name=kube-system", 53)
+      for name in ("worker", "buffer", "monitor", "gateway")),
+    ("buffer", CLIENTS, 0), ("gateway", CLIENTS, 0),
+    (CLIENTS, "buffer", 8889), (CLIENTS, "gateway", 8893),
+    ("namespaces with kubernetes.io/metadata.name=keda", "monitor", 8890),
+}  # fmt: skip
+SCRAPER = "namespaces with kubernetes.io/metadata.name=monitoring"
+
+
+def test_every_way_through_the_network_is_known_and_all_else_is_shut() -> None:
+    deployments = named(WHOLE, "Deployment")
+    shut = one_of(WHOLE, "NetworkPolicy", "default-deny")["spec"]
+    assert shut == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    assert {way for name in deployments for way in ways_of(name, WHOLE)} == {
+        *WAYS, *((SCRAPER, name, port) for name in deployments for port in FIGURES)
+    }  # fmt: skip
+    assert {container_of(one)["ports"][0]["containerPort"] for one in deployments.values()} == (
+        FIGURES
+    )
+    monitor = named(WHOLE, "PodMonitor")["penstock"]["spec"]
+    ends = {end["port"]: end for end in monitor["podMetricsEndpoints"]}
+    for name, deployment in deployments.items():
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        assert monitor["selector"]["matchLabels"].items() <= labels.items()
+        assert "metrics_token" in secrets_of(deployment).values(), name
+        login = ends[container_of(deployment)["ports"][0]["name"]]["authorization"]["credentials"]
+        assert login == {"name": "penstock", "key": "metrics_token"}
+
+
+FIGURES = {*PORTS.values(), GatewaySettings.model_fields["gateway_port"].default}
+
+
+def reached(name: str, manifests: list[Manifest]) -> set[tuple[str, str, int]]:
+    return {way for way in ways_of(name, manifests) if way[0] == name}
+
+
+def ways_of(name: str, manifests: list[Manifest]) -> set[tuple[str, str, int]]:
+    """What the policies let a pod send and take, as (from, to, port); port 0 is any."""
+    labels = one_of(manifests, "Deployment", name)["spec"]["template"]["metadata"]["labels"]
+    ways = set()
+    for policy in named(manifests, "NetworkPolicy").values():
+        spec = policy["spec"]
+        if not selects(spec["podSelector"], labels):
+            continue
+        for rule in spec.get("egress", []):
+            for peer, port in ends_of(rule, "to"):
+                ways.add((name, peer, port))
+        for rule in spec.get("ingress", []):
+            for peer, port in ends_of(rule, "from"):
+                if (peer, name, port) not in {("worker", "sandbox", 8080)}:
+                    ways.add((peer, name, port))
+    return ways
+
+
+def ends_of(rule: dict[str, Any], side: str) -> list[tuple[str, int]]:
+    peers = [
+        peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] if "podSelector" in peer
+        else "namespaces with " + "=".join(*peer["namespaceSelector"]["matchLabels"].items())
+        for peer in rule.get(side, [])
+    ]  # fmt: skip
+    ports = [port["port"] for port in rule.get("ports", [{"port": 0}])]
+    return [(peer, port) for peer in peers or ["anywhere"] for port in ports]
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    wanted = selector.get("matchLabels", {}).items() <= labels.items()
+    return wanted and all(
+        labels[one["key"]] not in one["values"]
+        for one in selector.get("matchExpressions", [])
+        if one["operator"] == "NotIn"
+    )
 
 
 def test_every_secret_that_is_read_is_mounted_and_none_is_in_a_manifest() -> None:
@@ -310,10 +397,118 @@ def test_what_refers_to_something_finds_it() -> None:
         assert container["image"] == f"penstock:{__version__}"
         (port,) = container["ports"]
         assert port["containerPort"] == PORTS[name]
-        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-            assert container[probe]["httpGet"] == {"path": "/healthz", "port": port["name"]}
-        assert container["resources"].keys() == {"requests", "limits"}
-        assert "cpu" not in container["resources"]["limits"], "a capped worker renews leases late"
+
+
+@EVERY_OVERLAY
+def test_only_a_sandbox_is_started_again_for_more_than_its_own_process(
+    components: tuple[str, ...],
+) -> None:
+    for name, deployment in named(rendered(*components), "Deployment").items():
+        container = container_of(deployment)
+        (port,) = container["ports"]
+        asked = {
+            probe.removesuffix("Probe"): container[probe]["httpGet"] for probe in container
+            if probe.endswith("Probe")
+        }  # fmt: skip
+        path = {"startup": "/livez", "readiness": "/healthz", "liveness": "/livez"}
+        if name == "sandbox":  # its /healthz asks nobody either
+            path["liveness"] = "/healthz"
+        assert asked == {probe: {"path": path[probe], "port": port["name"]} for probe in path}
+
+
+@EVERY_OVERLAY
+def test_every_container_has_a_bound_on_each_resource(components: tuple[str, ...]) -> None:
+    for name, deployment in named(rendered(*components), "Deployment").items():
+        resources = container_of(deployment)["resources"]
+        for bound in ("requests", "limits"):
+            assert resources[bound].keys() == {"cpu", "memory", "ephemeral-storage"}, name
+        (tmp,) = (v["emptyDir"] for v in pod_of(deployment)["volumes"] if v["name"] == "tmp")
+        assert in_mebibytes(resources["limits"]["ephemeral-storage"]) > in_mebibytes(
+            tmp["sizeLimit"]
+        )
+    sandbox = DEPLOYMENTS["sandbox"]
+    cores = container_of(sandbox)["resources"]["limits"]["cpu"]
+    assert cores == environment_of(sandbox)["PENSTOCK_SANDBOX_CONCURRENCY"], "a core per program"
+
+
+def in_mebibytes(quantity: str) -> int:
+    number, unit = quantity[:-2], quantity[-2:]
+    return int(number) * {"Mi": 1, "Gi": 1024}[unit]
+
+
+@pytest.mark.skipif(not shutil.which("checkov"), reason="no checkov: make conformance-kubernetes")
+@EVERY_OVERLAY
+def test_a_policy_linter_objects_to_nothing_for_which_the_manifest_has_no_reason(
+    components: tuple[str, ...], tmp_path: Path
+) -> None:
+    made = rendered(*components)
+    report = objections(made, tmp_path)
+    assert report["failed_checks"] == []
+    assert all(one["check_result"]["suppress_comment"] for one in report["skipped_checks"])
+    pod_of(one_of(made, "Deployment", "worker"))["hostNetwork"] = True
+    assert [one["check_id"] for one in objections(made, tmp_path)["failed_checks"]] == [
+        "CKV_K8S_19"
+    ]  # fmt: skip
+
+
+def objections(made: list[Manifest], folder: Path) -> dict[str, list[Any]]:
+    file = folder / "all.yaml"
+    file.write_text(yaml.safe_dump_all(made))
+    said = subprocess.run(
+        ["checkov", "--skip-download", "--framework", "kubernetes", "-o", "json", "-f", file],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    results: dict[str, list[Any]] = json.loads(said.stdout)["results"]
+    assert len(results["passed_checks"]) > 300
+    return results
+
+
+# The image's digest
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+
+
+def pin(folder: Path, image: str, docker: str = "exit 1") -> subprocess.CompletedProcess[str]:
+    """`make pinned` in a copy of deploy/, with a `docker` that runs this line of a shell."""
+    shutil.copytree(ROOT / "deploy", folder / "deploy", dirs_exist_ok=True)
+    (folder / "docker").write_text(f"#!/bin/sh\n{docker}\n")
+    (folder / "docker").chmod(0o755)
+    return subprocess.run(
+        [sys.executable, "deploy/pin_image.py", image], cwd=folder, text=True,
+        env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}, capture_output=True,
+        check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("image", "docker"),
+    [
+        ("registry.example:5000/penstock:0.2.0",
+         f"echo '[\"other.example/penstock@sha256:{'f' * 64}\","
+         f" \"registry.example:5000/penstock@{DIGEST}\"]'"),
+        (f"registry.example:5000/penstock@{DIGEST}", "exit 1"),
+    ],
+    ids=["pushed", "named"],
+)  # fmt: skip
+def test_every_pod_runs_the_image_with_the_digest_that_its_registry_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str, docker: str
+) -> None:
+    for _ in range(2):  # a second time replaces the first
+        made = pin(tmp_path, image, docker)
+        assert made.returncode == 0, made.stderr
+    monkeypatch.setattr(manifests, "FOLDER", tmp_path / "deploy" / "kubernetes")
+    for deployment in named(rendered("gateway", "image"), "Deployment").values():
+        assert container_of(deployment)["image"] == f"registry.example:5000/penstock@{DIGEST}"
+
+
+@pytest.mark.parametrize("docker", ["exit 1", "echo null", "echo '[]'"])
+def test_no_digest_is_written_that_no_registry_gave(tmp_path: Path, docker: str) -> None:
+    made = pin(tmp_path, "registry.example/penstock:0.2.0", docker)
+    assert made.returncode == 1
+    assert "registry.example/penstock" in made.stderr
+    assert "Traceback" not in made.stderr
+    kept = Path("deploy/kubernetes/image/kustomization.yaml")
+    assert (tmp_path / kept).read_text() == (ROOT / kept).read_text()
 
 
 # What the pods run
