@@ -18,8 +18,8 @@ Examples:
   PENSTOCK_MONITOR_TOKEN=… penstock monitor          with actions, for those who know the token
   penstock --redis-url redis://10.0.0.5 monitor --host 0.0.0.0
 
-/livez says whether the monitor runs, and /healthz whether Redis answers. /metrics has all figures of
-the fleet for Prometheus.
+/livez says whether the monitor runs, and /healthz whether Redis answers. /metrics has all
+figures of the fleet for Prometheus.
 """),
 )
 @click.option("--host", help="Address to listen on [PENSTOCK_MONITOR_HOST].")
