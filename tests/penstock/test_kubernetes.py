@@ -465,6 +465,12 @@ def objections(made: list[Manifest], folder: Path) -> dict[str, list[Any]]:
 
 # The image's digest
 
+
+def test_before_a_digest_is_known_the_image_is_this_version() -> None:
+    for deployment in named(rendered("gateway", "image"), "Deployment").values():
+        assert container_of(deployment)["image"] == f"penstock:{__version__}"
+
+
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 
