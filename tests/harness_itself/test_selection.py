@@ -60,6 +60,9 @@ def test_the_first_pages_are_read_at_each_turn_and_each_other_page_at_one(monkey
     assert len(left) == 1 + 10 // selection.TURNS
 
 
+STORIES = [[], [], {}, "a", None]
+
+
 def of_other_values(monkeypatch: pytest.MonkeyPatch, turn: int, named: str = "kind") -> list[str]:
     monkeypatch.setattr(selection, "turn", lambda: turn)
     items = [
@@ -67,7 +70,7 @@ def of_other_values(monkeypatch: pytest.MonkeyPatch, turn: int, named: str = "ki
             nodeid=f"tests/test_a.py::cheap[{story}-{kind}]",
             path=FILE,
             name="cheap",
-            callspec=SimpleNamespace(indices={"story": story, "kind": kind}),
+            callspec=SimpleNamespace(params={"story": STORIES[story], "kind": kind}),
             iter_markers=lambda _: [pytest.mark.in_turns(named).mark],
         )
         for story in range(5)
