@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 
 import click
@@ -21,7 +22,14 @@ from limiter import TokenBucket
 from penstock.doctor import require_own_packages
 from penstock.doctor.command import table_of
 from penstock.doctor.finding import Finding, fail, ok, warn
-from penstock.doctor.packages import NAMES, check_names, check_python, check_versions
+from penstock.doctor.packages import (
+    NAMES,
+    PackageClash,
+    _owners,
+    check_names,
+    check_python,
+    check_versions,
+)
 from penstock.doctor.redis import check_server
 from penstock.doctor.stored import check_fleet
 from tests.harness import commands
@@ -305,6 +313,31 @@ def test_a_name_that_another_distribution_installed_fails_and_names_it() -> None
     found = by_name(list(check_names({"worker": ["penstock-rl", "cf-worker"]})))["package worker"]
     assert (found.verdict, found.fact) == ("fail", "also installed by cf-worker")
     assert found.remedy.startswith("pip uninstall cf-worker")
+
+
+def test_what_others_installed_by_our_names_is_found_as_python_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "cf-worker": ("RECORD", "worker/__init__.py,,\nworker/data.json,,\n"),
+        "deep": ("RECORD", "deep/a.py,,\ndeep/limiter/__init__.py,,\njail/inner/a.py,,\n"),
+        "one-file": ("RECORD", "buffer.py,,\nworkers/__init__.py,,\n"),
+        "old": ("top_level.txt", "gateway\nanother\n"),
+    }
+    for name, (file, text) in files.items():
+        folder = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (folder / file).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = _owners()
+    assert found == {
+        "worker": ["cf-worker"], "jail": ["deep"], "buffer": ["one-file"], "gateway": ["old"],
+    }  # fmt: skip
+    everything = metadata.packages_distributions()
+    assert found == {name: everything[name] for name in NAMES if name in everything}
+    with pytest.raises(PackageClash, match="package buffer: also installed by one-file"):
+        require_own_packages()
 
 
 def test_the_other_project_called_penstock_is_recognised() -> None:
