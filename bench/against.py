@@ -47,6 +47,7 @@ FIGURES = {
     "groups": "100 groups of 8: write, take, ack",
     "sandbox_starts": "start a sandbox, hello", "hellos": "hello", "cases": "a case of many",
 }  # fmt: skip
+NAMES = ["penstock-rl", "penstock"]  # the second is what the first releases were called
 COUNTING = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
 _COUNTED = re.compile(r"I +refs: +([\d,]+)")
 
@@ -171,7 +172,7 @@ def _installed(tree: Path, folder: Path, needed_by: Sequence[Path]) -> Side:
         _say(sys.executable, "-m", "venv", str(folder))
         for one in needed_by:
             _say(*install, "--constraint", str(ROOT / ".ci/constraints.txt"), f"{one}[fast]")
-        _say(python, "-m", "pip", "--quiet", "uninstall", "--yes", "penstock-rl")
+        _say(python, "-m", "pip", "--quiet", "uninstall", "--yes", *NAMES)
         (folder / "made").touch()
     with tempfile.TemporaryDirectory() as built:
         build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", built]
