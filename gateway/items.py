@@ -1,8 +1,8 @@
 """A session's rows as one item of the buffer, and the rows of an item.
 
 The item is an ordinary trajectory: it has a `uid`, an `instance_id`, a `reward`, and `messages`,
-which are empty. Its `rows` are JSON, with ids and log-probabilities in the packed form; its
-`versions` are by row.
+which are empty if its `extra` has none. Its `rows` are JSON, with ids and log-probabilities in the
+packed form; its `versions` are by row.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def item_of(
 ) -> dict[str, Any]:
     """The item; `facts` has its `uid`, its `instance_id` and what its session is called."""
     item = {
-        **extra, **facts, "messages": [],
+        "messages": [], **extra, **facts,
         "rows": [_row_as_json(row, reward, rewards) for row in rows.rows],
         "versions": [row.versions for row in rows.rows], "counts": rows.counts,
         "weight": 1 / max(1, len(rows.rows)), "exact": True,

@@ -10,7 +10,8 @@ from gateway.rows import Log, Row, Rows
 
 
 def described(log: Log, rows: Rows, *, tokens: bool = False) -> dict[str, Any]:
-    """The tree as JSON. With `tokens`, each row has its ids and the mask of each."""
+    """The tree as JSON. With `tokens`, each row has its ids; and the masks, log-probabilities and
+    versions of its response."""
     return {
         "calls": [_call(log.calls[id]) for id in sorted(log.calls)],
         "rows": [_row(row, tokens) for row in rows.rows],
@@ -35,5 +36,8 @@ def _row(row: Row, tokens: bool) -> dict[str, Any]:
         "calls": [list(call) for call in row.calls], "masked": row.masked, "cause": row.cause,
     }  # fmt: skip
     if tokens:
-        found |= {"ids": row.tokens.tolist(), "mask": mask}
+        found |= {
+            "ids": row.tokens.tolist(), "mask": mask, "logprobs": row.logprobs.tolist(),
+            "versions": [list(span) for span in row.versions],
+        }  # fmt: skip
     return found

@@ -134,9 +134,9 @@ async def _refused(_: Request, error: Exception) -> Response:
     )
     if status is None:
         return refusal(error)
-    after = {"Retry-After": str(max(1, round(error.retry_after)))} if isinstance(
-        error, SessionsFull
-    ) else {}  # fmt: skip
+    after = {"x-should-retry": "false"} if status == 409 else {}  # OpenAI's SDK repeats these
+    if isinstance(error, SessionsFull):
+        after = {"Retry-After": str(max(1, round(error.retry_after)))}
     # Who opens a session again has no other way to learn its id, and to finalize it.
     over = {"session": error.sid, "state": error.state} if isinstance(error, SessionOver) else None
     return Answer(envelope(False, str(error), over), status, after)

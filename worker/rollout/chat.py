@@ -4,6 +4,8 @@ Tools are the server's to read (`native`), or text (`hermes`). An answer with ca
 is understood either way: many servers run without a parser for their model's calls.
 """
 
+import copy
+import hashlib
 import json
 import logging
 import re
@@ -69,6 +71,14 @@ class Chat:
         self._about = {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
         self._style = style
         self._broken_off = _BROKEN_OFF[1:] if partials else _BROKEN_OFF
+        self._keyed = False
+
+    def keyed(self, client: "AsyncOpenAI") -> "Chat":
+        """Ask the same model by another client. A request that is repeated has the same key, also in
+        a process that replaces this one. So it gets the answer that is there."""
+        chat = copy.copy(self)
+        chat._client, chat._create, chat._keyed = client, partial(_plain, client), True
+        return chat
 
     async def ask(
         self,
@@ -89,6 +99,8 @@ class Chat:
             if unfinished:
                 more = {"continue_final_message": True, "add_generation_prompt": False}
                 payload["extra_body"] = {**payload.get("extra_body", {}), **more}
+            if self._keyed:
+                payload["extra_headers"] = {"Idempotency-Key": _key_of(payload)}
             with tracing.span(f"chat {self._model}", self._about, kind="client"):
                 completion = await self._create(payload)
         except BadRequestError as refusal:
@@ -121,6 +133,10 @@ class Chat:
             limit = next((name for name in _LIMITS if name in payload), _LIMITS[0])
             payload[limit] = min(room, payload.get(limit) or room)
         return payload
+
+
+def _key_of(payload: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(payload, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 async def _plain(client: "AsyncOpenAI", payload: dict[str, Any]) -> "ChatCompletion":

@@ -48,6 +48,12 @@ class RolloutRequest(BaseModel):
     max_seq_len: int | None = Field(default=None, ge=1)
     max_turns: int = Field(default=16, ge=1)
     sampling: dict[str, Any] = Field(default_factory=dict)
+    instance_id: str | int | None = Field(
+        default=None, description="At a gateway: the group of the buffer; None: one of its own."
+    )
+    session: dict[str, Any] = Field(
+        default_factory=dict, description="At a gateway: `slot`, `round_number`, `budget`."
+    )
     step: int = 0
     data: dict[str, Any] = Field(default_factory=dict, description="The caller's own: a label, …")
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args, runtime_checkable
 from ground import tracing
 from limiter import Gate
 from worker.rollout.chat import ABORTED, CallStyle, Chat, Reply, TooLong
+from worker.rollout.exact import GatewayRefusal, Sessions
 from worker.rollout.request import Message, RolloutRequest, text_of
 from worker.rollout.toolbox import Tool, Toolbox, schemas_of
 from worker.rollout.trajectory import (
@@ -62,6 +63,10 @@ class Rollout:
     `version` tells the newest version of the policy. With it trajectories know which version made
     which tokens, and one whose answer the engine aborts is interrupted, not masked.
 
+    With a `task` the client is a gateway's: its URL ends in `/v1`, and its key is the gateway's
+    token. Each trajectory is a session there, and has the exact tokens as `rows`. At its end they
+    are put into the buffer of that task, with the score. Gates and versions are the gateway's.
+
     Under a `gate` each request to the server holds a permit, and its release reports 429, 503,
     other 5xx and timeouts: an adaptive gate finds what the server takes. Penstock retries then.
     """
@@ -79,12 +84,19 @@ class Rollout:
         tool_timeout: float = 900.0,
         version: Callable[[], int] | None = None,
         gate: Gate | None = None,
+        task: str | None = None,
     ) -> None:
+        if task is not None and (gate is not None or version is not None):
+            raise ValueError(
+                "with `task` the gateway has the gates and versions: leave out"
+                f" {'gate' if gate is not None else 'version'}"
+            )
         if call_style not in get_args(CallStyle):
             raise ValueError(f"call_style is one of {get_args(CallStyle)}, not {call_style!r}")
         if score is not None and not callable(score):
             raise TypeError(f"score is a function of a trajectory, not {score!r:.60}")
         self._chat = Chat(client, model, call_style, partials=version is not None, gate=gate)
+        self._sessions = None if task is None else Sessions(client, task)
         self._version = version
         self._interrupts = 0
         given = list(tools)
@@ -132,14 +144,20 @@ class Rollout:
         if partial is not None:
             trajectory.go_on(partial)
         toolbox = Toolbox(self._tools, request, self._calls_per_turn, self._tool_timeout)
+        chat, session = self._chat, None
         try:
+            if self._sessions is not None:
+                session = await self._sessions.open(request)
+                chat = chat.keyed(session.client)
             await toolbox.create()
-            trajectory.stop_reason = await self._converse(trajectory, toolbox)
+            trajectory.stop_reason = await self._converse(chat, trajectory, toolbox)
             if trajectory.stop_reason is StopReason.INTERRUPTED:
                 trajectory.mask("interrupted", StopReason.INTERRUPTED)
                 return trajectory
             trajectory.reward_scores = await toolbox.rewards()
             trajectory.score = await self._graded(trajectory)
+        except GatewayRefusal:
+            raise
         except Masked as failure:
             trajectory.mask(str(failure))
             log.warning("trajectory %s is masked: %s", request.request_id, failure)
@@ -152,6 +170,8 @@ class Rollout:
         finally:
             # Shielded: a session that is not released is held until its time to live.
             await asyncio.shield(toolbox.release())
+        if session is not None:
+            await session.finalize(trajectory)
         return trajectory
 
     def _require(self, names: list[str]) -> None:
@@ -159,7 +179,7 @@ class Rollout:
             there = ", ".join(self._tools) or "none"
             raise ValueError(f"a request names tools that are not here: {unknown}; here: {there}")
 
-    async def _converse(self, trajectory: Trajectory, toolbox: Toolbox) -> StopReason:
+    async def _converse(self, chat: Chat, trajectory: Trajectory, toolbox: Toolbox) -> StopReason:
         request, interrupts = trajectory.request, self._interrupts
         tokens = TokenCount(self._count, request.max_seq_len, trajectory.seq_len)
         if not trajectory.seq_len:
@@ -172,7 +192,7 @@ class Rollout:
                 return StopReason.INTERRUPTED
             version = self._version() if self._version else None
             try:
-                reply = await self._chat.ask(
+                reply = await chat.ask(
                     trajectory.messages, request, toolbox.schemas, tokens.room,
                     unfinished=trajectory.unfinished,
                 )  # fmt: skip

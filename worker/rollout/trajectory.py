@@ -54,6 +54,24 @@ class TurnMetrics:
     calls: list[CallMetrics] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Row:
+    """Exact tokens: one line of turns, in which every prompt continues the one before, id by id.
+
+    The `response_length` last of the `ids` stand behind the first prompt, and `mask`, `logprobs`
+    and `versions` are of these. `mask` is 1 for what is trained on. `versions` is
+    [[tokens, version], …]: -1 was not sampled, -2 was sampled by an unknown version.
+    """
+
+    ids: list[int]
+    response_length: int
+    mask: list[int]
+    logprobs: list[float]
+    versions: list[list[int]]
+    masked: bool
+    cause: str
+
+
 @dataclass
 class Trajectory:
     """`score` is None if it is masked, or nobody was asked for one."""
@@ -74,8 +92,13 @@ class Trajectory:
     """How often the model spoke to an end; before it was interrupted, too."""
     unfinished: bool = False
     """The last message is an answer that was broken off."""
-    exact: bool = False
-    """Whether it has the ids that were sampled. Text alone is not enough to train on policy."""
+    rows: list[Row] = field(default_factory=list)
+    """By a gateway: its exact tokens. A sub-conversation, or an edit, begins another row."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether it has the ids that were sampled. Text alone is not enough to train on policy."""
+        return bool(self.rows)
 
     @property
     def masked(self) -> bool:
