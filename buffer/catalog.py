@@ -11,7 +11,7 @@ from buffer.default_functions import Item
 from buffer.item import by_arrival, instance_key
 from buffer.link import scored
 from buffer.task import Task
-from ground.lua import fields_of, text_fields
+from ground.lua import chunks, fields_of, text_fields
 
 STATES = ("open", "ready", "leased", "kept")
 # The upper ends of the steps that rewards are counted in; what is above the last is `+Inf`.
@@ -73,6 +73,7 @@ class Pulse:
     group_timeout: float
 
 
+_AT_ONCE = 500  # groups, in one pipeline
 _PUBLISHED = 9  # versions, by which it is known how often one is published
 
 
@@ -180,6 +181,24 @@ class Catalog:
         state = await self._task.link.command("HGET", meta, "state")
         return state.decode() if state else ""
 
+    async def group(self, instance_id: str | int, round_number: int = 0) -> GroupInfo | None:
+        """What is known of one group, except since when it waits; None if that is nothing."""
+        gid = f"{instance_id}:{round_number}"
+        (found,) = await self._infos([(gid.encode(), 0.0, "")])
+        return None if found.state == "vanished" else found
+
+    async def holding(self, uid: str, most: int = 10_000) -> list[tuple[str, int]]:
+        """The groups that hold an item of that uid, among the newest `most` of each state."""
+        link, found = self._task.link, dict[bytes, None]()
+        for state in STATES:
+            gids = await link.command("ZREVRANGE", self._task.key(state), 0, most - 1)
+            for some in chunks(gids, _AT_ONCE):
+                keys = [self._task.group_key(gid.decode()) for gid in some]
+                held = await self._piped([("HEXISTS", key, uid) for key in keys])
+                found |= {gid: None for gid, is_there in zip(some, held, strict=True) if is_there}
+        parts = [gid.decode().rpartition(":") for gid in found]
+        return [(instance, int(number)) for instance, _, number in parts]
+
     async def aside(self, limit: int = 100) -> list[dict[str, str]]:
         """The newest items that came late or were surplus; their first 2 kB."""
         rows = await self._task.link.command("LRANGE", self._task.key("aside"), 0, limit - 1)
@@ -241,17 +260,21 @@ class Catalog:
     async def _infos(self, rows: list[tuple[bytes, float, str]]) -> list[GroupInfo]:
         """What is known of groups that have a score in an index and a reason; read in one
         pipeline."""
-        link, keys = self._task.link, [self._task.meta_key(gid.decode()) for gid, _, _ in rows]
+        keys = [self._task.meta_key(gid.decode()) for gid, _, _ in rows]
+        metas = await self._piped([("HMGET", key, *_META) for key in keys])
+        paused = await self._paused() if keys else 0
+        return [_info(*row, meta, paused) for row, meta in zip(rows, metas, strict=True)]
+
+    async def _piped(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        link = self._task.link
 
         async def read() -> list[Any]:
             pipe = link.client().pipeline(transaction=False)
-            for key in keys:
-                pipe.execute_command("HMGET", key, *_META)
+            for command in commands:
+                pipe.execute_command(*command)
             return list(await pipe.execute())
 
-        metas = await link.outlast(read) if keys else []
-        paused = await self._paused() if keys else 0
-        return [_info(*row, meta, paused) for row, meta in zip(rows, metas, strict=True)]
+        return await link.outlast(read) if commands else []
 
     def _key(self, state: str) -> str:
         return self._task.key(_QUARANTINE_KEY if state == _QUARANTINE else state)

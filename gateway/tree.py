@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.calls import Call
@@ -17,6 +18,34 @@ def described(log: Log, rows: Rows, *, tokens: bool = False) -> dict[str, Any]:
         "rows": [_row(row, tokens) for row in rows.rows],
         "counts": rows.counts, "masked": rows.masked, "cause": rows.cause, "hole": log.hole,
     }  # fmt: skip
+
+
+def lines(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """One line per turn, below the one that it continues."""
+    ends = {call["id"]: call["prompt"] + call["sampled"] for call in calls}
+
+    def below(parent: int | None, lead: str) -> Iterator[str]:
+        children = [call for call in calls if call["parent"] == parent]
+        for call in children:
+            last = call is children[-1]
+            branch, more = ("", "") if parent is None else ("└ ", "  ") if last else ("├ ", "│ ")
+            yield f"{lead}{branch}{_line(call, ends)}"
+            yield from below(call["id"], lead + more)
+
+    yield from below(None, "")
+
+
+def _line(call: Mapping[str, Any], ends: Mapping[int, int]) -> str:
+    parent = call["parent"]
+    forks = parent is not None and call["keep"] < ends[parent]
+    versions = ", ".join("?" if v < 0 else str(v) for _, v in call["versions"]) or "none"
+    parts = [
+        f"turn {call['id']}", f"fork at {call['keep']}" if forks else "",
+        f"{call['prompt'] - call['keep']} new, {call['sampled']} sampled of version {versions}",
+        call["finish"] if call["state"] == "done" else call["state"],
+        "" if call["train"] else "not trained on",
+    ]  # fmt: skip
+    return "; ".join(filter(None, parts))
 
 
 def _call(call: Call) -> dict[str, Any]:

@@ -47,6 +47,7 @@ COMMANDS = {
     "top": "penstock.top.command",
     "up": "penstock.up.command",
     "version": "penstock.commands.version",
+    "why": "penstock.commands.why",
     "worker": "penstock.commands.worker",
 }
 

@@ -18,15 +18,16 @@ from typing import Any, Protocol, cast
 
 from ground import SettingError
 from ground.process import on_process_loop
+from ground.redis.url import RedisTarget
 from ground.settings import GroundSettings
 from jail.errors import RequestRefused, SandboxFailure
 from jail.judge.asking import JudgeOptions, request_here
 from jail.judge.formats import Cases, check_cases
-from jail.judge.models import JudgeResult
+from jail.judge.models import JudgeRequest, JudgeResult
 from jail.models import CodeRequest, CodeResult
 from jail.protocol import Sandbox
 from worker.errors import QueueError, TrainingPaused
-from worker.judging.job import judge
+from worker.judging.job import judge, judge_job
 from worker.queue.code_queue import CodeQueue
 from worker.run.choice import sandbox_here
 from worker.run.execution import SPARE, RetryPolicy, execute
@@ -160,6 +161,19 @@ class InProcess(Place):
         if self.server:
             settings = {"sandbox": "fusion", "sandbox_fusion_url": self.server}
         return sandbox_here(WorkerSettings.load(**settings))
+
+    async def judge_again(
+        self, request: CodeRequest | JudgeRequest, target: RedisTarget
+    ) -> CodeResult | JudgeResult:
+        """What a job of that Redis asked for, here and now, on the same cases."""
+
+        async def there() -> CodeResult | JudgeResult:
+            at_hand, sandbox = JobAtHand(target=target), self.sandbox()
+            if isinstance(request, JudgeRequest):
+                return await judge_job(request, at_hand, sandbox, _policy())
+            return await execute(request, at_hand, sandbox, _policy())
+
+        return await on_process_loop(there())
 
     async def _ran(self, request: CodeRequest, timeout: float | None) -> CodeResult:  # noqa: ASYNC109
         async def there() -> CodeResult:

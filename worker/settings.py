@@ -193,6 +193,12 @@ class QueueSettings(Settings):
         description="The share of its queue that a `CodeQueue`'s jobs belong to, if it names none."
         " Unset: no share.",
     )
+    result_ttl: int = Field(
+        3600,
+        ge=60,
+        description="Seconds for which Redis keeps a job and its result after its end, if its"
+        " `CodeQueue` names none. Set it on workers too, for cases above 16 kB.",
+    )
 
     @field_validator("share")
     @classmethod
@@ -211,6 +217,11 @@ def check_when_paused(given: str) -> None:
 def share_here(given: str | None) -> str:
     """The share that is given, or that of this process."""
     return QueueSettings.load().share if given is None else check_share(given)
+
+
+def result_ttl_here(given: int | None) -> int:
+    """For how long jobs are kept: what is given, or what this process has."""
+    return QueueSettings.load().result_ttl if given is None else given
 
 
 def require_rqs_own_keys() -> None:

@@ -1,7 +1,7 @@
 """`penstock gateway`: serve agents, and look at the sessions that they keep."""
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -135,7 +135,7 @@ def show(task: str, session: str, tokens: bool, as_json: bool) -> int:
     from gateway.errors import SessionUnknown
     from gateway.log import Session
     from gateway.rows import rows_of
-    from gateway.tree import described
+    from gateway.tree import described, lines
 
     async def read(log: "SessionLog", _: Link) -> Any:
         return await log.read(Session(log.run, task, session, {}))
@@ -151,7 +151,7 @@ def show(task: str, session: str, tokens: bool, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(about, indent=2))
         return 0
-    for line in _tree(about["calls"]):
+    for line in lines(about["calls"]):
         say(line)
     for number, row in enumerate(rows.rows, 1):
         why = f", masked: {row.cause}" if row.masked else ""
@@ -161,34 +161,6 @@ def show(task: str, session: str, tokens: bool, as_json: bool) -> int:
         if tokens:
             click.echo(_painted(row))
     return 0
-
-
-def _tree(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """One line a turn, below the one that it continues."""
-    ends = {call["id"]: call["prompt"] + call["sampled"] for call in calls}
-
-    def below(parent: int | None, lead: str) -> Iterator[str]:
-        children = [call for call in calls if call["parent"] == parent]
-        for call in children:
-            last = call is children[-1]
-            branch, more = ("", "") if parent is None else ("└ ", "  ") if last else ("├ ", "│ ")
-            yield f"{lead}{branch}{_line(call, ends)}"
-            yield from below(call["id"], lead + more)
-
-    yield from below(None, "")
-
-
-def _line(call: Mapping[str, Any], ends: Mapping[int, int]) -> str:
-    parent = call["parent"]
-    forks = parent is not None and call["keep"] < ends[parent]
-    versions = ", ".join("?" if v < 0 else str(v) for _, v in call["versions"]) or "none"
-    parts = [
-        f"turn {call['id']}", f"fork at {call['keep']}" if forks else "",
-        f"{call['prompt'] - call['keep']} new, {call['sampled']} sampled of version {versions}",
-        call["finish"] if call["state"] == "done" else call["state"],
-        "" if call["train"] else "not trained on",
-    ]  # fmt: skip
-    return "; ".join(filter(None, parts))
 
 
 def _painted(row: "Row") -> str:

@@ -203,6 +203,8 @@ class Sandbox:
     """Why it could not, or why it is to end, or that nobody has come to end it."""
     overdue: bool = False
     """Whether nobody has come to end it, long after its owner's lease."""
+    waits: str = ""
+    """Why it is not ready yet, its place in line, and what would let it in."""
 
 
 @dataclass(frozen=True)

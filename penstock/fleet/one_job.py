@@ -33,38 +33,71 @@ class Execution:
     ok: bool
 
 
-async def job_in_full(client: Any, id: str) -> dict[str, Any] | None:
-    """What Redis knows of it; None if it knows nothing."""
+@dataclass(frozen=True)
+class Stored:
+    """A job as Redis keeps it: its hash, its latest results, and when they were read."""
+
+    id: str
+    fields: dict[bytes, bytes]
+    results: list[tuple[bytes, dict[bytes, bytes]]]
+    now: float
+
+    @property
+    def last(self) -> dict[bytes, bytes]:
+        """Its latest result; empty if there is none."""
+        return self.results[0][1] if self.results else {}
+
+    def value(self) -> Any:
+        """What it returned, whole. Raises `ValueError` for what is not JSON."""
+        value = self.last.get(b"return_value")
+        return None if value is None else json.loads(base64.b64decode(value))
+
+    def called(self) -> tuple[str, list[Any]]:
+        """The function, and its arguments. Raises `ValueError` for what is not JSON."""
+        try:
+            function, _, arguments, _ = json.loads(unpacked(self.fields.get(b"data", b"")))
+        except (TypeError, RecursionError) as wrong:
+            raise ValueError(str(wrong)) from None
+        return function, arguments
+
+
+async def stored_job(client: Any, id: str) -> Stored | None:
+    """None if Redis knows nothing of it."""
     pipe = client.pipeline(transaction=False)
     pipe.hgetall(f"rq:job:{id}")
     pipe.xrevrange(f"rq:results:{id}", count=10)
     pipe.time()
     fields, results, (seconds, micros) = await pipe.execute()
-    if not fields:
-        return None
-    now = seconds + micros / 1e6
-    last = results[0][1] if results else {}
+    return Stored(id, fields, results, seconds + micros / 1e6) if fields else None
+
+
+async def job_in_full(client: Any, stored: Stored) -> dict[str, Any]:
+    """What Redis knows of it, cut to what a page can show."""
+    fields, last, now = stored.fields, stored.last, stored.now
     text = {name.decode(): _text(value) for name, value in fields.items() if name != b"data"}
     result = _result(last.get(b"return_value"))
     return {
-        "id": id,
+        "id": stored.id,
         **{name: text.get(name, "") for name in _FACTS},
         "outcome": text.get("penstock_outcome", ""),
         "attempts": int(text.get("penstock_attempts") or 1),
         "deaths": int(text.get("penstock_deaths") or 0),
         "share": text.get("penstock_share", ""),
-        "gate": await _gate_of(client, text.get("worker_name", "")),
+        **await _of_worker(client, text.get("worker_name", "")),
         "timeline": [asdict(part) for part in _timeline(text, result, now)],
-        "executions": [asdict(one) for one in _executions(results)],
+        "executions": [asdict(one) for one in _executions(stored.results)],
         "call": _call(fields.get(b"data", b"")),
         "result": result,
         "error": error_text(last.get(b"exc_string")) or _text(fields.get(b"exc_info"))[-_MOST:],
     }
 
 
-async def _gate_of(client: Any, worker: str) -> str:
-    """At which its worker takes permits; empty if it has none, or has left."""
-    return _text(await client.hget(f"rq:worker:{worker}", "penstock_gate")) if worker else ""
+async def _of_worker(client: Any, worker: str) -> dict[str, Any]:
+    """The gate at which its worker takes permits, and the worker's release; empty if the worker
+    has none, or has left. `ungated`: it says that it takes none."""
+    named = ("penstock_gate", "penstock_release")
+    gate, release = await client.hmget(f"rq:worker:{worker}", named) if worker else (None, None)
+    return {"gate": _text(gate), "release": _text(release), "ungated": gate == b""}
 
 
 def _call(data: bytes) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from penstock.fleet import buffers, sandboxes, work
 from penstock.fleet.history import seen_key
 from penstock.fleet.judge import judge, trouble_of
 from penstock.fleet.model import Fleet, Group, Queue, Sandbox, Server, Task, Worker
-from penstock.fleet.one_job import job_in_full
+from penstock.fleet.one_job import Stored, job_in_full, stored_job
 from penstock.fleet.verdicts import judged
 from worker.lifecycle.registry.registry import INDEX as SANDBOX_RUNS
 
@@ -85,9 +85,14 @@ class FleetReader:
         return next(iter(judged(named, found, await self.gates(), suspended=suspended)), None)
 
     async def job(self, id: str) -> dict[str, Any] | None:
-        """One job in full; of one that waits, `waits` says why and what lets it in."""
-        found = await job_in_full(self.client, id)
-        if found and found["status"] == "queued":
+        """One job in full; None if Redis knows nothing of it."""
+        stored = await stored_job(self.client, id)
+        return await self.in_full(stored) if stored else None
+
+    async def in_full(self, stored: Stored) -> dict[str, Any]:
+        """A job that was read, in full; of one that waits, `waits` says why and what lets it in."""
+        found = await job_in_full(self.client, stored)
+        if found["status"] == "queued":
             queue = await self.queue(found["origin"])
             known = [queue.reason, queue.remedy] if queue else []
             why = "; ".join(filter(None, known))

@@ -17,6 +17,8 @@ from penstock.fleet.lines import steps, waiters
 from penstock.fleet.work import with_their_jobs
 from penstock.monitor.answers import Answer, refused
 from penstock.monitor.asked import Count, Looked, OneOf, Perhaps, Real, Whole
+from penstock.why import NothingFound, explain
+from penstock.why.job import explain_job
 from worker.lifecycle.registry.records import STATES
 from worker.outcomes import PROGRAM_OUTCOMES
 
@@ -74,9 +76,22 @@ async def jobs(
 
 @shows.get("/jobs/{id}")
 async def job(view: Looked, id: str) -> Response:
-    """A job with its program, its output, how it failed, and where its time went."""
-    found = await view.reader.job(id)
-    return Answer(found) if found else refused(404, "Redis has forgotten this job")
+    """A job with its program, its output, why it has its reward, and where its time went."""
+    found = await explain_job(view.reader, id)
+    if found is None:
+        return refused(404, "Redis has forgotten this job")
+    job, why = found
+    return Answer({**job, "why": asdict(why)})
+
+
+@shows.get("/why/{id:path}")
+async def why(view: Looked, id: str) -> Response:
+    """Why whatever has this id has its reward, or waits: as `penstock why` says it."""
+    try:
+        found = await explain(view.reader, id)
+    except NothingFound as nothing:
+        return refused(404, str(nothing))
+    return Answer({"id": id, "found": [asdict(one) for one in found]})
 
 
 @shows.get("/workers")

@@ -28,6 +28,9 @@ from penstock.top.model import (
     name,
     text,
 )
+from penstock.why import Explained, NothingFound, explain
+from penstock.why.item import explain_group
+from penstock.why.job import explain_job
 from worker.queue.shares import Shares, shares_of
 
 _SHOWN_JOBS = 50
@@ -111,10 +114,11 @@ def _mean(latency: Latency) -> Age | None:
 
 
 async def job(place: Place, seen: Seen) -> Screen:
-    """How it failed, where its time went, its program and what it printed."""
-    found = await seen.reader.job(place.name)
-    if found is None:
+    """How it failed, where its time went, why it has its reward, and its program."""
+    explained = await explain_job(seen.reader, place.name)
+    if explained is None:
         return _absent(place, "Redis has forgotten this job.")
+    found, why = explained
     gate, worker = found["gate"], found["worker_name"]
     first = [
         ("status", " as ".join(filter(None, (found["status"], found["outcome"])))),
@@ -122,13 +126,32 @@ async def job(place: Place, seen: Seen) -> Screen:
         ("worker", worker, Place("worker", worker)), ("gate", gate, Place("gate", gate)),
         ("queue", found["origin"], Place("queue", found["origin"])),
     ]  # fmt: skip
-    more = [
-        ("what it is", found["description"]), ("tries", found["attempts"]),
-        ("workers that died with it", found["deaths"] or None), ("share", found["share"]),
-        ("queued", found["enqueued_at"]), ("ended", found["ended_at"]),
-    ]  # fmt: skip
-    blocks = (_facts(first), *_error(found), _facts(more), *_runs(found), *_texts(found))
+    blocks = (_facts(first), *_error(found), *_why(why), *_runs(found), *_texts(found))
     return Screen(f"job {place.name}", blocks, about=place)
+
+
+async def explained(place: Place, seen: Seen) -> Screen:
+    """An item or a session: why it has its reward."""
+    try:
+        found = await explain(seen.reader, place.name)
+    except NothingFound as nothing:
+        return _absent(place, f"{nothing}.")
+    blocks = [block for one in found for block in _why(one)]
+    return Screen(f"{place.kind} {place.name}", tuple(blocks), about=place)
+
+
+def _why(one: Explained) -> Iterable[Block]:
+    """The sentence, and the facts behind it; some can be opened."""
+    yield Notes((Row((f"Why: {one.sentence}",), style=one.look or "well"),), most=4)
+    yield Table(
+        (name("WHY"), text("")),
+        tuple(
+            Row((fact.what, fact.said),
+                Place(fact.kind, fact.name, fact.where) if fact.kind else None,
+                fact.look if fact.look != "well" else "")
+            for fact in one.facts
+        ),
+    )  # fmt: skip
 
 
 def _times(parts: list[dict[str, Any]]) -> str:
@@ -254,9 +277,11 @@ async def group(place: Place, seen: Seen) -> Screen:
             items = await buffer.catalog.items(instance, int(number))
             shown = items[:_SHOWN_ITEMS]
             said = f"{len(items)} items" if items else "It has no items: it may be gone."
+            why = await explain_group(seen.reader, buffer, instance, int(number))
             texts = (_text(f"ITEM {at}", _json(item)) for at, item in enumerate(shown, 1))
             facts = _facts([("task", place.where), ("round", int(number)), ("items", said)])
-            return Screen(f"group {instance}", (facts, *texts), about=place)
+            blocks = (facts, *(_why(why) if why else ()), *texts)
+            return Screen(f"group {instance}", blocks, about=place)
     return _absent(place, "There is no such task in this run.")
 
 
@@ -309,7 +334,9 @@ DETAILS: dict[str, Callable[[Place, Seen], Awaitable[Screen]]] = {
     "worker": worker,
     "gate": gate,
     "group": group,
+    "item": explained,
     "sandbox": sandbox,
+    "session": explained,
 }
 
 

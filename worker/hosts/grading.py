@@ -52,6 +52,7 @@ class Grade:
     message: str = ""
     fault: Fault = field(default="", compare=False)  # it follows from the reason
     evidence: str = field(default="", compare=False)
+    job: str = field(default="", compare=False)
 
     @property
     def masked(self) -> bool:
@@ -183,21 +184,22 @@ class Grader:
 
     def _grade_of(self, result: JudgeResult) -> Grade:
         found = score_of(result, all_or_nothing=self.all_or_nothing)
+        job = result.correlation_id  # a queue's jobs have their id there, unless it is chosen
         if found.value is None:
             reason = found.reason.partition(":")[0] or "unknown"
             fault = result.fault_of_mask or "system"
             evidence = next(
                 (text for at, text in result.evidence.items() if result.fault(at) == fault), ""
             )
-            return Grade(None, reason, result.message, fault, evidence)
+            return Grade(None, reason, result.message, fault, evidence, job)
         failed = next(
             (at for at, case in enumerate(found.cases) if case.known and not case.passed), None
         )
         if failed is None:
-            return Grade(found.value)
+            return Grade(found.value, job=job)
         reason = result.reasons.get(failed) or found.cases[failed].verdict
         evidence = result.evidence.get(failed, "")
-        return Grade(found.value, reason, result.message, "program", evidence)
+        return Grade(found.value, reason, result.message, "program", evidence, job)
 
     def _options(self, language: str) -> JudgeOptions:
         given: dict[str, Any] = {

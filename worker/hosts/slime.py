@@ -24,6 +24,7 @@ from worker.lifecycle.provider import FILE_ERRORS, SandboxSpec
 from worker.lifecycle.sandbox import OpenSandbox
 
 MASKED = "penstock_masked"  # in a sample's metadata: why it is removed
+JOB = "penstock_job"  # in a sample's metadata: what judged it, for `penstock why`
 _NORMED = ("grpo", "gspo", "cispo")
 _CENTRED = (*_NORMED, "reinforce_plus_plus_baseline")
 _EPSILON = 1e-6  # as slime has it
@@ -33,7 +34,8 @@ class CodeReward:
     """A reward function of slime, with the settings of `worker.hosts.Grader`.
 
     A sample's `label` has the cases. A sample that cannot be graded is removed, with the reason in
-    its metadata; its reward is 0.0, since slime takes no None.
+    its metadata; its reward is 0.0, since slime takes no None. The job that judged a sample is in
+    its metadata too.
     """
 
     def __init__(self, grader: Grader | None = None, **settings: Any) -> None:
@@ -60,6 +62,8 @@ def _note(sample: Any, grade: Grade) -> None:
     if grade.masked:
         sample.remove_sample = True
         sample.metadata = {**(sample.metadata or {}), MASKED: grade.reason}
+    if grade.job:
+        sample.metadata = {**(sample.metadata or {}), JOB: grade.job}
 
 
 rm = CodeReward()

@@ -178,6 +178,7 @@ def _log(grades: Sequence[Grade], columns: dict[str, Any]) -> None:
             log_metric(f"penstock/masked/{reason}", float(count))
     if callable(log_extra := columns.get("log_extra")):
         log_extra("penstock_reason", [grade.reason for grade in grades])
+        log_extra("penstock_job", [grade.job for grade in grades])
 
 
 code_reward = CodeReward()

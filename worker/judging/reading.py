@@ -24,12 +24,12 @@ from jail.judge.suite import Case
 from worker.queue.suite_store import (
     MISSING,
     RENEW,
-    TTL,
     blob_key,
     content_of,
     digests_in,
     manifest_of,
     suite_key,
+    suite_ttl,
 )
 
 KEPT = 256 << 20  # bytes of cases that a worker remembers
@@ -60,6 +60,7 @@ class SuiteReader:
 
     def __init__(self, target: RedisTarget, kept: int = KEPT) -> None:
         self.client: Any = connect_async(target)
+        self._ttl = suite_ttl()
         self._kept: Recent[bytes] = Recent(kept, len)
         self._coming: dict[str, asyncio.Task[bytes]] = {}
         self._renewed: dict[str, float] = {}
@@ -113,7 +114,7 @@ class SuiteReader:
             return
         async with self.client.pipeline(transaction=False) as pipe:
             for key in (suite_key(digest), *map(blob_key, blobs)):
-                pipe.expire(key, TTL)
+                pipe.expire(key, self._ttl)
             try:
                 await pipe.execute()
             except (RedisError, OSError):  # it expires later than this program needs it

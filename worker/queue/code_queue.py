@@ -24,7 +24,13 @@ from worker.queue.order import JobHash, Order
 from worker.queue.shares import Charge, QueueShares, Shares
 from worker.queue.submitting import Program, Submitter
 from worker.queue.sync import SyncCodeQueue
-from worker.settings import WhenPaused, check_when_paused, require_rqs_own_keys, share_here
+from worker.settings import (
+    WhenPaused,
+    check_when_paused,
+    require_rqs_own_keys,
+    result_ttl_here,
+    share_here,
+)
 
 MIN_TTL = 60  # a shorter one might end before a lost reply is noticed, and run a job twice
 
@@ -45,7 +51,8 @@ class CodeQueue:
     abandon           what happens to a job whose caller was cancelled, reached its deadline or
                       died: `cancel`, or `keep`
     retries           how often a job runs again that raised on its worker, or whose worker died
-    result_ttl        how long Redis keeps a result, which its token can fetch again
+    result_ttl        how long Redis keeps a job's result, which its token can fetch again. None:
+                      PENSTOCK_RESULT_TTL
     failure_ttl       the same for a job that failed
     spare             what a job may take beyond its program's time limits, for a permit and
                       retries
@@ -64,7 +71,7 @@ class CodeQueue:
         *,
         abandon: Literal["cancel", "keep"] = "cancel",
         retries: int = 3,
-        result_ttl: int = 3600,
+        result_ttl: int | None = None,
         failure_ttl: int = 86400,
         spare: float = 600.0,
         patience: float = 60.0,
@@ -82,6 +89,7 @@ class CodeQueue:
         if abandon not in ("cancel", "keep"):
             raise SettingError("abandon", f"is 'cancel' or 'keep', not {abandon!r}")
         _check_least(0, retries=retries, spare=spare, patience=patience)
+        result_ttl = result_ttl_here(result_ttl)
         _check_least(MIN_TTL, result_ttl=result_ttl, failure_ttl=failure_ttl)
         _check_least(0.1, no_workers_after=no_workers_after)
         hash = JobHash(

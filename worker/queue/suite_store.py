@@ -26,8 +26,9 @@ from ground.lua import chunks
 from ground.redis.url import RedisTarget
 from jail.judge.packed import Packed, digest_of
 from worker.errors import QueueUnavailable
+from worker.settings import result_ttl_here
 
-TTL = 3600  # seconds; renewed when a suite is sent, and when a worker takes it up
+TTL = 3600  # seconds at least; renewed when a suite is sent, and when a worker takes it up
 RENEW = TTL / 4
 MISSING = "suite_missing"
 
@@ -65,12 +66,17 @@ def blob_key(digest: str) -> str:
     return tagged("blob", digest)
 
 
+def suite_ttl() -> int:
+    """For how long a suite is kept after its last use: as long as results are, or longer."""
+    return max(TTL, result_ttl_here(None))
+
+
 class SuiteStore:
     """A client's side: sends suites to one Redis, each once. For threads."""
 
     def __init__(self, target: RedisTarget, queue: str, patience: float) -> None:
         self._target, self._queue, self._patience = target, queue, patience
-        self._client = connect(target)
+        self._client, self._ttl = connect(target), suite_ttl()
         self._guard = threading.Lock()
         self._sent: dict[str, float] = {}
         self._failed: tuple[Exception | None, float] = None, -math.inf  # the last attempt that did
@@ -123,13 +129,13 @@ class SuiteStore:
         keys[suite_key(packed.ref.sha256)] = packed.manifest  # last: what it names is there then
         with self._client.pipeline(transaction=False) as pipe:
             for key in keys:
-                pipe.expire(key, TTL)
+                pipe.expire(key, self._ttl)
             there = pipe.execute()
         missing = [key for key, found in zip(keys, there, strict=True) if not found]
         for some in chunks(missing, _AT_ONCE):
             with self._client.pipeline(transaction=False) as pipe:
                 for key in some:
-                    pipe.set(key, value_of(keys[key]), ex=TTL)
+                    pipe.set(key, value_of(keys[key]), ex=self._ttl)
                 pipe.execute()
 
 

@@ -13,12 +13,13 @@ import { job } from "./pages/job.js";
 import { overview } from "./pages/overview.js";
 import { queue, queues } from "./pages/queues.js";
 import { sandboxes } from "./pages/sandboxes.js";
+import { why } from "./pages/why.js";
 import { worker, workers } from "./pages/workers.js";
 import { go, here, to } from "./router.js";
 
 // Each opens with the route and the element to fill, and gives { look?, change?, title }.
 const PAGES = { overview, queues, workers, gates, groups, sandboxes, log: audit, find: found };
-const ONE = { queues: queue, workers: worker, gates: gate, groups: group, jobs: job };
+const ONE = { queues: queue, workers: worker, gates: gate, groups: group, jobs: job, why };
 const NAV = [["Overview", []], ["Queues", ["queues"]], ["Workers", ["workers"]], ["Gates", ["gates"]], ["Groups", ["groups"]], ["Sandboxes", ["sandboxes"]], ["Log", ["log"]]];
 let page = null, shown = "", run = here().query.get("run") || "", drawn = "";
 

@@ -28,7 +28,8 @@ export function found(host, route) {
     if (!answer) return;
     const exact = answer.found.filter((one) => one.exact);
     if (exact.length === 1) return location.replace(address(exact[0]));
-    put(said, "A queue, gate, worker, task, group, sandbox or job. Ids of jobs must be whole.");
+    said.replaceChildren("A queue, gate, worker, task, group, sandbox or job. Ids of jobs must be whole. ",
+      link("Look for an item or a session of that id", to(["why", wanted])));
     table.fill(answer.found);
   }
 }

@@ -67,7 +67,7 @@ export function group(host, route) {
     const found = await get(["groups", task], { instance_id: instance, round }).catch((problem) => put(said, `${problem.message}.`, "sentence warn"));
     if (!found) return items.replaceChildren();
     put(said, `Task ${task}, round ${round}, ${found.state}: ${many(found.in_all, "item")}${found.in_all > found.items.length ? `, the first ${found.items.length} are shown` : ""}.`, `sentence ${found.state === "quarantined" ? "warn" : ""}`);
-    items.replaceChildren(...found.items.flatMap((item, n) => [h("h2", {}, `Item ${n + 1}${typeof item.reward === "number" ? `, reward ${item.reward}` : ""}`), h("pre", {}, JSON.stringify(item, null, 1))]));
+    items.replaceChildren(...found.items.flatMap((item, n) => [h("h2", {}, `Item ${n + 1}${typeof item.reward === "number" ? `, reward ${item.reward}` : ""} `, link("why", to(["why", String(item.uid)]))), h("pre", {}, JSON.stringify(item, null, 1))]));
   }
 
   host.className = "";

@@ -2,10 +2,11 @@
 
 import { action } from "../acting.js";
 import { get } from "../api.js";
-import { facts, h, link, nodes } from "../dom.js";
+import { h, link, nodes } from "../dom.js";
 import { age, moment } from "../format.js";
 import { OUTCOMES } from "../outcomes.js";
 import { to } from "../router.js";
+import { whyFacts } from "../why.js";
 
 const PARTS = { queued: [7, "in its queue"], permit: [6, "waiting for a permit"], start: [5, "starting, and recording its end"], run: [3, "running"], backoff: [2, "waiting to try again"], working: [1, "at work"] };
 const OVER = ["finished", "failed", "canceled", "stopped"];
@@ -37,18 +38,10 @@ function body(found, then) {
     h("p", { class: `sentence ${levelOf(found)}` }, sentenceOf(found)),
     h("div", { class: "bar" }, changes(found, then)),
     timeline(found),
-    facts([
-      ["queue", found.origin && link(found.origin, to(["queues", found.origin]))],
-      ["worker", found.worker_name && link(found.worker_name, to(["workers", found.worker_name]))],
-      ["gate of its permit", found.gate && link(found.gate, to(["gates", found.gate]))],
-      ["share", found.share], ["claimed", found.attempts > 1 && `${found.attempts} times`], ["workers that died with it", found.deaths || ""],
-      ["enqueued", time(found.enqueued_at)], ["started", time(found.started_at)], ["ended", time(found.ended_at)],
-    ]),
+    h("h2", {}, "Why"), h("p", {}, `${upper(found.why.sentence)}.`), whyFacts(found.why.facts),
     text("How it failed", found.error, "error"),
-    text("What the sandbox said", result && result.message),
     text("Output", ran && ran.stdout), text("Errors it printed", ran && ran.stderr),
     text("Verdicts", result && result.verdicts),
-    text("What they stand on", evidenceOf(result)),
     text("Program", call.code),
     text("Call", call.code ? "" : [call.function, call.note, call.arguments && JSON.stringify(call.arguments)].filter(Boolean).join("\n")),
     folded("Request", call.request), folded("Result", result),
@@ -56,10 +49,6 @@ function body(found, then) {
       h("li", {}, `${one.ok ? "ended" : "failed"} ${moment(one.ended)} after ${age(Math.max(0, one.ended - one.started))} on `, one.worker ? link(one.worker, to(["workers", one.worker])) : "a worker")))],
   ];
 }
-
-// Of a judged program: the first case of each reason, and what its verdict stands on.
-const evidenceOf = (result) => Object.entries((result && result.evidence) || {})
-  .map(([index, said]) => `case ${index}: ${said}`).join("\n");
 
 const levelOf = (found) => (found.status === "failed" ? "bad" : found.outcome && found.outcome !== "finished" ? "warn" : "well");
 
@@ -102,6 +91,6 @@ function changes(found, then) {
   ];
 }
 
-const time = (stamp) => stamp && moment(Date.parse(stamp) / 1000);
+const upper = (said) => said.slice(0, 1).toUpperCase() + said.slice(1);
 const text = (title, said, look = "") => said && [h("h2", {}, title), h("pre", { class: look }, said)];
 const folded = (title, value) => value !== null && value !== undefined && h("details", {}, h("summary", {}, title), h("pre", {}, JSON.stringify(value, null, 1)));
