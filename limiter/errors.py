@@ -40,8 +40,8 @@ class LimitTimeout(GateError):
             + (
                 f"The gate is paused: penstock limits resume {gate}"
                 if paused
-                else f"Raise the limit (penstock limits set {gate} --limit N) or the timeout; if a "
-                f"holder is dead, take its permit back (penstock limits revoke {gate} PERMIT)"
+                else f"Raise the limit (penstock limits set {gate} --gate-limit N) or the timeout; "
+                f"if a holder is dead, take its permit back (penstock limits revoke {gate} PERMIT)"
             )
         )
         self.gate = gate
@@ -68,7 +68,7 @@ class UnknownGate(GateError):
         there = f"there are {', '.join(known)}" if known else "there are none yet"
         super().__init__(
             f"no gate is called {gate!r}; {there} (penstock limits ls). Make it: "
-            f"penstock limits set {gate} --limit N"
+            f"penstock limits set {gate} --gate-limit N"
         )
         self.gate = gate
 

@@ -205,9 +205,10 @@ def _number(gate: str, fields: dict[str, str], field: str, kind: Callable[[str],
     try:
         return kind(fields[field])
     except ValueError:
+        option = "gate-limit" if field == "limit" else field
         raise GateError(
             f"gate {gate!r}: its {field} in Redis is {fields[field]!r}, which is no number, so it "
-            f"grants nothing. Set one: penstock limits set {gate} --{field} N"
+            f"grants nothing. Set one: penstock limits set {gate} --{option} N"
         ) from None
 
 

@@ -42,7 +42,6 @@ COMMANDS = {
     "reap": "penstock.commands.reap",
     "run": "penstock.commands.run",
     "sandbox": "penstock.commands.sandbox",
-    "sandboxes": "penstock.commands.sandboxes",
     "status": "penstock.commands.status",
     "top": "penstock.top.command",
     "up": "penstock.up.command",
@@ -50,6 +49,7 @@ COMMANDS = {
     "why": "penstock.commands.why",
     "worker": "penstock.commands.worker",
 }
+ALIASES = {"sandboxes": "sandbox"}  # understood, and not listed
 
 
 class _Rooms(click.Group):
@@ -59,6 +59,7 @@ class _Rooms(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         try:
@@ -75,7 +76,8 @@ class _Rooms(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         named = args[0]
-        if near := get_close_matches(named, () if named in COMMANDS else COMMANDS, n=1):
+        known = named in COMMANDS or named in ALIASES
+        if near := get_close_matches(named, () if known else COMMANDS, n=1):
             raise click.UsageError(f"No such command {named!r}. Did you mean {near[0]!r}?", ctx)
         tracing.named(f"penstock-{named}")
         return super().resolve_command(ctx, args)
@@ -160,11 +162,15 @@ def _end_in_order(number: int, frame: object) -> None:
 
 
 def _as_typed(error: PenstockError, words: Sequence[str]) -> str:
-    """The message, which names the option if the setting was given as one."""
-    if not isinstance(error, SettingError):
+    """The message. It names the option that was typed, if the setting was given as one."""
+    if not isinstance(error, SettingError) or error.setting.startswith("-"):
         return str(error)
-    option = f"--{error.setting.removeprefix(PREFIX).lower().replace('_', '-')}"
-    typed = any(word.partition("=")[0] == option for word in words)
-    if not (typed and error.setting.startswith(PREFIX)):
-        return str(error)
-    return f"{error}; it was given as {option}"
+    setting = error.setting.removeprefix(PREFIX).lower()
+    room = next((word for word in words if word in COMMANDS), "")
+    for option in (word.partition("=")[0] for word in words if word.startswith("--")):
+        name = option.removeprefix("--").replace("-", "_")
+        # `monitor --port` is PENSTOCK_MONITOR_PORT; --gate-limit is the `limit` of a gate.
+        if setting in (name, f"{room}_{name}", name.removeprefix("gate_")):
+            variable = f" ({error.setting})" if error.setting.startswith(PREFIX) else ""
+            return f"{option}{variable}{str(error).removeprefix(error.setting)}"
+    return str(error)

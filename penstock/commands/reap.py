@@ -16,7 +16,7 @@ Examples:
 
   penstock reap                            next to trainers that open sandboxes themselves
   PENSTOCK_REAP_INTERVAL=2 penstock reap   look more often
-  penstock sandboxes reap                  once, now
+  penstock sandbox reap                  once, now
 
 Every `penstock worker` reaps too. Of all reapers one is elected; if it dies, another takes over.
 """),

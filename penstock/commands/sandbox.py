@@ -1,4 +1,5 @@
-"""`penstock sandbox`: serve the embedded sandbox over HTTP, or show what its probes find."""
+"""`penstock sandbox`: serve the embedded sandbox over HTTP, show what its probes find, and see and
+end session sandboxes."""
 
 import asyncio
 import json
@@ -20,7 +21,7 @@ from jail.settings import SandboxSettings
 from penstock.interrupts import Loading
 from penstock.options import examples, given_settings, settings_options, without_token_option
 from penstock.programs import NOT_RUN, ended, request_of
-from penstock.sessions.command import list_sessions, shell
+from penstock.sessions.command import shell
 from worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -56,20 +57,41 @@ def _settings(given: dict[str, Any]) -> SandboxSettings:
     )
 
 
+class _Commands(click.Group):
+    """Those that ask Redis are imported when asked for: `serve` and `run` need none."""
+
+    _OF_REDIS = ("kill", "ls", "reap")
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self._OF_REDIS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._OF_REDIS:
+            return super().get_command(ctx, cmd_name)
+        from penstock.commands import sandboxes
+
+        found = (sandboxes.kill, sandboxes.list_sandboxes, sandboxes.reap)
+        return next(command for command in found if command.name == cmd_name)
+
+
 @click.group(
+    cls=_Commands,
     epilog=examples("""
 Examples:
 
   penstock sandbox selftest
   penstock sandbox serve --port 8080 --preload numpy
-  penstock sandbox ls
-""")
+  penstock sandbox ls                      session sandboxes, and what went wrong with them
+  penstock sandbox reap                    end those whose owners have died, now
+  penstock sandbox kill penstock-1f9c…     end this one, even if it is in use
+  penstock --run exp7 sandbox kill --all
+
+"""),
 )
 def command() -> None:
-    """Run hostile programs on this machine, without Docker."""
+    """Run hostile programs here, without Docker; see and end session sandboxes."""
 
 
-command.add_command(list_sessions)
 command.add_command(shell)
 
 

@@ -1,4 +1,5 @@
-"""`penstock sandboxes`: list the session sandboxes of the registry, and end them by hand."""
+"""`penstock sandbox ls`, `reap` and `kill`: the session sandboxes of every machine, as Redis has
+them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -15,6 +16,7 @@ from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
 from penstock.listing import show_list
 from penstock.options import examples, given_settings, say, settings_options
+from penstock.sessions.command import list_sessions
 from penstock.startup import fleets_redis
 from penstock.tables import Table, terminal_width
 from worker.lifecycle import LifecycleSettings
@@ -22,36 +24,27 @@ from worker.lifecycle.registry.records import Record, Registered
 from worker.lifecycle.registry.registry import Registry, runs
 
 
-@click.group(
-    "sandboxes",
-    epilog=examples("""
-Examples:
-
-  penstock sandboxes ls                    every run's, and what went wrong with them
-  penstock sandboxes reap                  end those whose owners have died, now
-  penstock sandboxes kill penstock-1f9c…   end this one, even if it is in use
-  penstock --run exp7 sandboxes kill --all
-"""),
-)
-def command() -> None:
-    """See and end session sandboxes."""
-
-
-@command.command(
+@click.command(
     "ls",
     epilog=examples("""
 Examples:
 
-  penstock sandboxes ls
-  penstock sandboxes ls --run exp7 --json | jq '.[].sandboxes[] | select(.error != "")'
+  penstock sandbox ls
+  penstock sandbox ls --run exp7 --json | jq '.[].sandboxes[] | select(.error != "")'
+  penstock sandbox ls --here --json | jq '.[] | select(.memory > 1e9) | .name'
 """),
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON array on stdout, one entry per run."
 )
+@click.option("--here", is_flag=True, help="This machine's, with their memory; asks no Redis.")
 @settings_options
-def list_sandboxes(as_json: bool) -> None:
-    """List the sandboxes of every run, or of the one that is named."""
+def list_sandboxes(as_json: bool, here: bool) -> None:
+    """List the session sandboxes of every run, or of the one that is named."""
+    if here:
+        given_settings()
+        list_sessions(as_json=as_json)
+        return
     with _registries() as (_, registries):
         seen = {registry.run: registry.look(10_000) for registry in registries}
     found = [each for each in seen.items() if as_json or each[1].count]
@@ -68,13 +61,13 @@ def _print_troubles(seen: Iterable[Registered]) -> None:
                 say(f"{record.name}: {trouble}")
 
 
-@command.command(
+@click.command(
     "reap",
     epilog=examples("""
 Examples:
 
-  penstock sandboxes reap
-  penstock sandboxes reap --strays         also those that are in no registry, of any age
+  penstock sandbox reap
+  penstock sandbox reap --strays         also those that are in no registry, of any age
 """),
 )
 @click.option("--strays", is_flag=True, help="End unregistered sandboxes without the grace time.")
@@ -95,13 +88,13 @@ def reap(strays: bool) -> None:
         raise SystemExit(1)
 
 
-@command.command(
+@click.command(
     "kill",
     epilog=examples("""
 Examples:
 
-  penstock sandboxes kill penstock-1f9c6e0a
-  penstock --run exp7 sandboxes kill --all
+  penstock sandbox kill penstock-1f9c6e0a
+  penstock --run exp7 sandbox kill --all
 """),
 )
 @click.argument("names", nargs=-1, shell_complete=sandbox_names)
@@ -147,7 +140,7 @@ def _changed(
 
     async def changed() -> list[Changed | BaseException]:
         async with FleetReader(url) as reader:
-            changes = Changes(reader, Author.at_terminal("sandboxes"))
+            changes = Changes(reader, Author.at_terminal("sandbox"))
             doing = [change(changes, run) for run in runs]
             return await asyncio.gather(*doing, return_exceptions=True)
 

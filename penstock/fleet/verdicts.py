@@ -195,7 +195,7 @@ def holding(gate: GateStatus, of_the_dead: Sequence[LeaseStatus] = ()) -> Held |
                 f"wait, or penstock limits revoke {name} {of_the_dead[0].id}",
                 "gate_held_by_the_dead",
             )
-        return Held(text, f"{change} --limit N")
+        return Held(text, f"{change} --gate-limit N")
     for amount, stands in gate.amounts.items():
         if stands.tokens < 1 and gate.waiting:
             text = f"{named} grants {stands.rate:g} {amount} a second"

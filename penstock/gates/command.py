@@ -41,7 +41,7 @@ from penstock.tables import Table
 Examples:
 
   penstock limits ls                          what is in flight, who waits
-  penstock limits set code --limit 64         for everyone, at once
+  penstock limits set code --gate-limit 64         for everyone, at once
   penstock limits set api --rate 30 --burst 60
   penstock limits share llm training=3 evaluation=1
   penstock limits pause code                  grant nothing; waiters keep their places
@@ -85,15 +85,16 @@ def list_gates(as_json: bool) -> None:
     epilog=examples("""
 Examples:
 
-  penstock limits set code --limit 64
+  penstock limits set code --gate-limit 64
   penstock limits set api --rate 30 --burst 60
   penstock limits set llm --amount requests=8 --amount tokens=1700
   penstock limits set api --adapt --min 1 --max 400     the gate finds its limit
-  penstock limits set api --limit 48                    pin it to this limit again
+  penstock limits set api --gate-limit 48                    pin it to this limit again
 """),
 )
 @click.argument("name", shell_complete=gates)
-@click.option("--limit", type=int, help="Permits in flight at once.")
+@click.option("--gate-limit", metavar="N", type=int, help="Permits in flight at once.")
+@click.option("--limit", type=int, hidden=True)  # as it was called first
 @click.option("--rate", type=float, help="Grants per second.")
 @click.option("--burst", type=int, help="Grants that may come at once after a quiet time.")
 @click.option("--amount", "amounts", multiple=True, metavar="NAME=RATE",
@@ -106,6 +107,7 @@ Examples:
 @settings_options
 def set_limits(
     name: str,
+    gate_limit: int | None,
     limit: int | None,
     rate: float | None,
     burst: int | None,
@@ -117,12 +119,13 @@ def set_limits(
 ) -> int:
     """Change a gate, or create one before anybody uses it. A lowered limit revokes nothing.
 
-    A number for --limit or --rate pins a gate that adapts; --adapt frees it.
+    A number for --gate-limit or --rate pins a gate that adapts; --adapt frees it.
     """
+    limit = limit if gate_limit is None else gate_limit
     if limit is rate is burst is least is most is passing is None and not (adapt or amounts):
         raise click.UsageError(
-            "say what to change: --limit, --rate, --burst, --amount, --passing, --min, --max or "
-            "--adapt"
+            "say what to change: --gate-limit, --rate, --burst, --amount, --passing, --min, --max "
+            "or --adapt"
         )
     rates = _rates(amounts)
     with fleets_redis(given_settings()) as url:
@@ -195,9 +198,9 @@ def _new_gate(
     if not adapt:
         return TokenBucket(url, name, limit=limit, rate=rate, burst=burst, rates=rates)
     if limit is not None or rate is not None:
-        number = "limit" if limit is not None else "rate"
+        number = "--gate-limit" if limit is not None else "--rate"
         raise SettingError(
-            f"--{number}", f"a gate that adapts finds its own: leave out --{number}, or --adapt"
+            number, f"a gate that adapts finds its own: leave out {number}, or --adapt"
         )
     if most is None:
         raise SettingError(

@@ -1,4 +1,4 @@
-"""`penstock sandbox ls` and `shell`: this machine's session sandboxes, and a terminal in one."""
+"""`penstock sandbox ls --here` and `shell`: what lives on this machine, and a terminal in it."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from jail.sessions import (
     Terminal,
     Usage,
 )
-from penstock.listing import json_array, show_list
+from penstock.listing import show_list
 from penstock.options import examples, given_settings, say, settings_options
 from penstock.tables import Table, terminal_width
 from worker.lifecycle.registry.registry import Registry
@@ -39,23 +39,8 @@ _ENDED = 1  # the exit code where the sandbox ended under the command
 _TEMPLATE = "e2b.template"
 
 
-@click.command(
-    "ls",
-    epilog=examples("""
-Examples:
-
-  penstock sandbox ls
-  penstock sandbox ls --json | jq '.[] | select(.memory > 1e9) | .name'
-"""),
-)
-@json_array
-@settings_options
-def list_sessions(as_json: bool) -> None:
-    """List the session sandboxes of this machine and user.
-
-    `penstock sandboxes ls` lists those of all machines, as Redis has them.
-    """
-    given_settings()
+def list_sessions(*, as_json: bool) -> None:
+    """Shows the session sandboxes of this machine and user."""
     nothing = "no session sandbox lives on this machine"
     show_list(asyncio.run(_rows()), _table, nothing, as_json=as_json)
 

@@ -51,10 +51,10 @@ A service that ends is started again, after a pause that doubles. State and logs
 )
 @click.option("--workers", type=click.IntRange(0, 256), default=2, show_default=True,
               help="Worker processes.")  # fmt: skip
-@click.option("--permits", type=click.IntRange(1),
-              help="Limit of gate `code`, if that is new; default: four per core.")  # fmt: skip
+@click.option("--gate-limit", type=click.IntRange(1), metavar="N",
+              help="The limit of gate `code`, if that is new; default: four per core.")  # fmt: skip
 @settings_options
-def command(workers: int, permits: int | None) -> int:
+def command(workers: int, gate_limit: int | None) -> int:
     """Run everything on this machine; Ctrl-C ends it cleanly."""
     with Loading(), needed_by("penstock up"):
         import ground.http  # noqa: F401 - of what it starts
@@ -63,7 +63,7 @@ def command(workers: int, permits: int | None) -> int:
     settings = given_settings()
     require_own_packages()
     require_one_primary(settings)
-    plan = Plan(workers, permits or 4 * (os.cpu_count() or 1))
+    plan = Plan(workers, gate_limit or 4 * (os.cpu_count() or 1))
     with _alone_in(settings.data_dir) as home:
         return asyncio.run(_Up(plan, settings, home, Screen(console(stderr=True))).run())
 

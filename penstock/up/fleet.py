@@ -33,7 +33,7 @@ class Plan:
     """What was asked for."""
 
     workers: int
-    permits: int
+    gate_limit: int
     queue: str = "code"
 
 
@@ -122,7 +122,11 @@ class Services:
         return self._service("sandbox", arguments, _without_redis() | token, url=url)
 
     def _worker(self, number: int, sandbox: dict[str, str]) -> Service:
-        chosen = {**sandbox, "PENSTOCK_GATE": GATE, "PENSTOCK_GATE_LIMIT": str(self._plan.permits)}
+        chosen = {
+            **sandbox,
+            "PENSTOCK_GATE": GATE,
+            "PENSTOCK_GATE_LIMIT": str(self._plan.gate_limit),
+        }
         named = {name: os.environ.get(name) or value for name, value in chosen.items()}
         env = self._with_redis() | named
         arguments = [*self._common, "worker", self._plan.queue, "--with-scheduler"]

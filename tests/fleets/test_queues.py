@@ -67,7 +67,7 @@ def test_a_gate_that_grants_hardly_anything(fleet: Fleet) -> None:
     """A limit of 0 is refused; a rate can be as good as that."""
     with ScriptedFusion() as fusion:
         gate_of_4(fleet, fusion)
-        refused = fleet.run("limits", "set", "code", "--limit", "0")
+        refused = fleet.run("limits", "set", "code", "--gate-limit", "0")
         assert (refused.returncode, "must be a whole number from 1" in refused.stderr) == (2, True)
         fleet.do("limits", "set", "code", "--rate", "0.001")
         fleet.submit(3)
@@ -86,7 +86,7 @@ def test_a_gate_that_is_full(fleet: Fleet) -> None:
         fleet.submit()
         name = "a gate that is full"
         fleet.names(name, "held_back", "gate 'code' is full, 4 of 4", "penstock limits set code")
-        fleet.do("limits", "set", "code", "--limit", "8")
+        fleet.do("limits", "set", "code", "--gate-limit", "8")
         fleet.is_well(name)
         for permit in held:
             permit.release()

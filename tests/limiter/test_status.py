@@ -45,7 +45,7 @@ async def test_a_limit_that_somebody_spoiled_grants_nothing_and_says_so(redis):
     held = await gate.acquire()
     redis.hset(tagged("gate", "g", ""), "limit", "64x")
     assert not await gate.try_acquire()
-    with pytest.raises(GateError, match=r"'64x'.*penstock limits set g --limit N"):
+    with pytest.raises(GateError, match=r"'64x'.*penstock limits set g --gate-limit N"):
         await gate.status()
     await gate.configure(limit=64)
     assert (await gate.status()).limit == 64

@@ -165,9 +165,9 @@ def test_no_console_of_ours_shows_names_unlike_the_others() -> None:
 def test_a_redis_whose_disk_is_full_is_one_sentence(tmp_path: Path) -> None:
     with server_that_may_fail_to_save(tmp_path / "redis") as server:
         url = {"PENSTOCK_REDIS_URL": server.url}
-        assert run("limits", "set", "code", "--limit", "3", **url).returncode == 0
+        assert run("limits", "set", "code", "--gate-limit", "3", **url).returncode == 0
         fill_disk_of(server)
-        for command in (["limits", "set", "code", "--limit", "4"],
+        for command in (["limits", "set", "code", "--gate-limit", "4"],
                         ["worker", "--burst", "--sandbox", "local"],
                         ["groups", "requeue", "g"]):  # fmt: skip
             said = run(*command, **url).stderr.splitlines()
@@ -230,14 +230,14 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
 
 def test_options_stand_before_or_after_the_subcommand_and_win_over_the_environment() -> None:
     for arguments in (("--run", "a/b", "doctor"), ("doctor", "--run", "a/b")):
-        assert refusal(run(*arguments, PENSTOCK_RUN="fine")).startswith("PENSTOCK_RUN: ")
+        assert refusal(run(*arguments, PENSTOCK_RUN="fine")).startswith("--run (PENSTOCK_")
 
 
 # Bad input: one sentence that names the setting
 
 
 def test_a_wrong_url_is_refused(scratch: Path) -> None:
-    assert refusal(run("demo", "--redis-url", "localhost")).startswith("PENSTOCK_REDIS_URL: ")
+    assert refusal(run("demo", "--redis-url", "localhost")).startswith("--redis-url (PENSTOCK_")
 
 
 def test_a_server_that_is_not_there_is_refused(scratch: Path) -> None:
@@ -377,14 +377,17 @@ def test_a_worker_with_a_sandbox_that_cannot_be_does_not_start(
             "worker --sandbox local --metrics-port 70000",
             "--metrics-port: 127.0.0.1:70000 cannot be listened on: ",
         ),
-        ("worker --sandbox bogus", "PENSTOCK_SANDBOX: 'bogus' is neither of fusion, local, "),
+        (
+            "worker --sandbox bogus",
+            "--sandbox (PENSTOCK_SANDBOX): 'bogus' is neither of fusion, local, ",
+        ),
         ("worker --gate-limit 4", "--gate-limit is the limit of a gate: name it with --gate"),
         ("worker --sandbox local --gate nope", "no gate is called 'nope'; there are none yet"),
         ("run --timeout -3 -", "Invalid value for '--timeout': -3.0"),
         ("health nothing", "'nothing' is not a URL, redis or worker"),
         (
             "limits set code",
-            "say what to change: --limit, --rate, --burst, --amount, --passing, --min, --max or ",
+            "say what to change: --gate-limit, --rate, --burst, --amount, --passing, --min, --max ",
         ),
         (
             "sandbox serve --without-token --host 192.0.2.1",
@@ -393,7 +396,7 @@ def test_a_worker_with_a_sandbox_that_cannot_be_does_not_start(
         ("sandbox serve --patience -1", "Invalid value for '--patience': -1"),
         ("sandbox serve --line -1", "Invalid value for '--line': -1"),
         ("sandbox serve --port 0 --preload nope", "can be done: install it for the interpreter"),
-        ("sandboxes kill", "name the sandboxes to end, or use --all"),
+        ("sandbox kill", "name the sandboxes to end, or use --all"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_words(scratch: Path, words: str, said: str) -> None:
@@ -407,8 +410,8 @@ def test_a_limit_that_cannot_be_meant_is_refused_in_words(
     shared_server: PrivateRedis, real_redis: ground.Client, limit: int
 ) -> None:
     url = {"PENSTOCK_REDIS_URL": shared_server.url}
-    said = refusal(run("limits", "set", "code", "--limit", str(limit), **url))
-    assert said.startswith("limit: must be a whole number from 1 to 1000000000")
+    said = refusal(run("limits", "set", "code", "--gate-limit", str(limit), **url))
+    assert said.startswith("--gate-limit: must be a whole number from 1 to 1000000000")
 
 
 def test_what_a_service_answers_steers_no_terminal() -> None:
@@ -561,9 +564,25 @@ def test_a_demo_that_is_ended_on_the_way_leaves_no_process(
 
 
 def test_an_option_that_is_refused_has_the_name_that_was_typed() -> None:
-    for words in (["--concurrency", "-1"], ["--concurrency=-1"]):
-        said = refusal(run("worker", *words, *HERE, "code"))
-        assert said.startswith("PENSTOCK_CONCURRENCY: must be ")
-        assert said.endswith("; it was given as --concurrency")
+    for words, named in (
+        ("worker --sandbox local --concurrency -1", "--concurrency (PENSTOCK_CONCURRENCY): must"),
+        ("worker --sandbox local --concurrency=-1", "--concurrency (PENSTOCK_CONCURRENCY): must"),
+        ("monitor --port 99999", "--port (PENSTOCK_MONITOR_PORT): must"),
+        ("sandbox serve --concurrency 0", "--concurrency (PENSTOCK_SANDBOX_CONCURRENCY): must"),
+        ("--run a/b worker", "--run (PENSTOCK_RUN): a run is named without /"),
+    ):
+        assert refusal(run(*words.split())).startswith(named)
     said = refusal(run("worker", *HERE, "code", PENSTOCK_CONCURRENCY="-1"))
-    assert "--concurrency" not in said
+    assert said.startswith("PENSTOCK_CONCURRENCY: must be ")
+
+
+def test_a_gates_number_that_is_refused_has_the_name_that_was_typed(
+    shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    url = {"PENSTOCK_REDIS_URL": shared_server.url}
+    for words, named in (
+        (["--gate-limit", "0"], "--gate-limit: must be a whole number from 1"),
+        (["--limit=0"], "--limit: must be a whole number from 1"),
+        (["--rate", "-1"], "--rate: must be above 0"),
+    ):
+        assert refusal(run("limits", "set", "refused", *words, **url)).startswith(named)

@@ -38,7 +38,7 @@ def offered(words: str, url: str) -> tuple[str, str]:
     ("queues share ", "code"),
     ("groups ls --task ", "math"),
     ("groups show ", "slow"),
-    ("sandboxes kill ", "box-1"),
+    ("sandbox kill ", "box-1"),
     ("worker --gate ", "rewards"),
 ])  # fmt: skip
 def test_names_are_offered(filled: str, words: str, name: str) -> None:

@@ -86,7 +86,7 @@ def test_a_plain_install_has_what_trainers_and_workers_import(statement: str) ->
 
 @pytest.mark.parametrize(
     "command",
-    ["limits ls", "queues ls", "groups ls", "sandboxes ls", "health redis", "doctor", "top --once"],
+    ["limits ls", "queues ls", "groups ls", "sandbox ls", "health redis", "doctor", "top --once"],
 )
 def test_a_plain_install_looks_after_a_fleet(command: str, shared_server: PrivateRedis) -> None:
     result = penstock(*command.split(), PENSTOCK_REDIS_URL=shared_server.url)

@@ -69,7 +69,7 @@ def test_the_shares_of_a_gate_are_shown_and_weighed(limits, real_redis) -> None:
             for share in ("training", "eval")
         ]
         settled_sync(gate, waiting=2)
-        said = limits("set", "shared", "--limit", "1").stdout
+        said = limits("set", "shared", "--gate-limit", "1").stdout
         waiting = {one["name"]: one["waiting"] for one in shares_of("shared")}
         held.release()
         for waiter in as_completed(waiters):
@@ -113,8 +113,8 @@ def test_a_gate_that_nobody_made_is_refused_with_those_that_there_are(limits, re
     "arguments",
     [
         ("set", "made"),
-        ("set", "made", "--limit", "0"),
-        ("set", "a b", "--limit", "1"),
+        ("set", "made", "--gate-limit", "0"),
+        ("set", "a b", "--gate-limit", "1"),
         ("set", "made", "--adapt", "--max", "inf"),
         ("set", "made", "--adapt", "--max", "nan"),
         ("set", "made", "--rate", "nan"),
@@ -190,7 +190,7 @@ def test_every_change_of_a_gate_is_noted_also_on_a_cluster(redis_cluster) -> Non
         return commands.run(["limits", *arguments, "--redis-url", redis_cluster.url]).returncode
 
     done = [
-        limits("set", "llm", "--limit", "3"),
+        limits("set", "llm", "--gate-limit", "3"),
         limits("set", "llm", "--rate", "30", "--burst", "60"),
         limits("share", "llm", "training=3"),
         limits("share", "llm"),
@@ -200,9 +200,9 @@ def test_every_change_of_a_gate_is_noted_also_on_a_cluster(redis_cluster) -> Non
     ]
     assert done == [0] * len(done)
     assert limits("rm", "llm") == 1
-    assert limits("set", "senseless", "--limit", "3", "--burst", "-1") == 2  # is not noted
-    assert limits("set", "senseless", "--limit", "3") == 0
-    assert limits("set", "senseless", "--limit", "-3") == 2
+    assert limits("set", "senseless", "--gate-limit", "3", "--burst", "-1") == 2  # is not noted
+    assert limits("set", "senseless", "--gate-limit", "3") == 0
+    assert limits("set", "senseless", "--gate-limit", "-3") == 2
     noted = [change for _, change in ground.connect(redis_cluster.url).xrange("penstock:audit")]
     assert [one[b"what"].decode() for one in noted] == [
         "change gate: limit 3",
@@ -221,7 +221,7 @@ def test_every_change_of_a_gate_is_noted_also_on_a_cluster(redis_cluster) -> Non
     assert all(one[b"who"] and one[b"address"].startswith(b"limits on ") for one in noted)
 
 
-@pytest.mark.parametrize(("number", "value"), [("--limit", "7"), ("--rate", "3")])
+@pytest.mark.parametrize(("number", "value"), [("--gate-limit", "7"), ("--rate", "3")])
 def test_a_new_gate_that_adapts_takes_no_number_beside_its_bounds(limits, number, value) -> None:
     refused = limits("set", "finds", "--adapt", "--max", "64", number, value)
     assert refused.returncode == 2

@@ -1,4 +1,4 @@
-"""`penstock sandbox ls` and `shell`: what lives on this machine, and a terminal in it."""
+"""`penstock sandbox ls --here` and `shell`: what lives on this machine, and a terminal in it."""
 
 import asyncio
 import json
@@ -47,12 +47,12 @@ def shell(env, *words: str) -> Terminal:
 async def test_what_lives_here_is_listed_with_what_it_uses(env, session):
     process = await session.start(CommandRequest(["sleep", "600"], kept=True))
     await process.close()
-    shown = (await said(env, "ls")).splitlines()
+    shown = (await said(env, "ls", "--here")).splitlines()
     assert shown[0].split()[:4] == ["sandbox", "image", "age", "memory"]
     assert shown[1].startswith("box-1")
     assert "sleep 600" in shown[1]
     assert len(shown[1]) <= 80
-    (row,) = json.loads(await said(env, "ls", "--json"))
+    (row,) = json.loads(await said(env, "ls", "--here", "--json"))
     assert (row["name"], row["image"], row["last_command"]) == ("box-1", "base", "sleep 600")
     assert row["memory"] > 0
     assert row["processes"] >= 1

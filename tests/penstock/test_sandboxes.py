@@ -1,4 +1,4 @@
-"""`penstock sandboxes`: what an operator sees and ends."""
+"""`penstock sandbox ls`, `reap` and `kill`: what an operator sees and ends."""
 
 import json
 import os
@@ -27,13 +27,19 @@ def penstock(shared_server, real_redis, monkeypatch):
 
     def run(*words):
         with patch.dict(os.environ):  # where a command keeps its options
-            return CliRunner().invoke(command, ["sandboxes", *words])
+            return CliRunner().invoke(command, ["sandbox", *words])
 
     return run
 
 
 def test_nothing_is_registered(penstock):
     assert "no sandbox is registered" in penstock("ls").stderr
+
+
+def test_the_plural_is_the_same_command(penstock):
+    shown = CliRunner().invoke(command, ["sandboxes", "ls"])
+    assert "no sandbox is registered" in shown.stderr
+    assert "\n  sandboxes " not in CliRunner().invoke(command, ["--help"]).stdout
 
 
 def test_a_sandbox_is_listed_and_killed_whoever_uses_it(penstock, shared_server, cloud):
@@ -104,7 +110,7 @@ def test_a_name_that_is_not_registered_is_told_beside_those_that_are_killed(
     assert killed.stderr.endswith("penstock-absent: not registered\n")
     ((_, noted),) = real_redis.xrange("penstock:audit")
     assert (noted[b"what"], noted[b"target"]) == (b"end sandbox", f"exp7: {name}".encode())
-    assert noted[b"address"].startswith(b"sandboxes on ")
+    assert noted[b"address"].startswith(b"sandbox on ")
 
 
 def test_strays_are_ended_without_their_grace_if_that_is_said(penstock, left, cloud):

@@ -11,13 +11,13 @@ from tests.penstock.commands import refusal, run
 
 LOOK_OR_CHANGE = [
     ("limits", "ls"),
-    ("limits", "set", "code", "--limit", "64"),
+    ("limits", "set", "code", "--gate-limit", "64"),
     ("limits", "pause", "code"),
     ("queues", "ls"),
     ("queues", "share", "code", "a=2"),
     ("groups", "ls"),
-    ("sandboxes", "ls"),
-    ("sandboxes", "reap"),
+    ("sandbox", "ls"),
+    ("sandbox", "reap"),
     ("top", "--once"),
     ("reap",),
     ("monitor",),
@@ -38,7 +38,7 @@ def test_a_misspelt_variable_is_named_and_nothing_is_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = run("limits", "set", "code", "--limit", "64", PENSTOCK_REDIS_ULR="redis://h:1/0")
+    result = run("limits", "set", "code", "--gate-limit", "64", PENSTOCK_REDIS_ULR="redis://h:1/0")
     assert result.returncode == 2
     assert "did you mean PENSTOCK_REDIS_URL?" in result.stderr
     assert not (tmp_path / ".penstock").exists()
@@ -50,5 +50,5 @@ def test_it_joins_the_server_that_runs_in_the_folder(
     monkeypatch.chdir(tmp_path)
     with EmbeddedServer(tmp_path / ".penstock") as server:
         TokenBucket(ground.connect(server.target), "code", limit=2).sync.status()
-        assert run("limits", "set", "code", "--limit", "64").returncode == 0
+        assert run("limits", "set", "code", "--gate-limit", "64").returncode == 0
         assert TokenBucket(ground.connect(server.target), "code", limit=2).sync.status().limit == 64

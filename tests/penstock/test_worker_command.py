@@ -175,7 +175,7 @@ def test_a_wrong_option_is_refused_in_one_sentence(real_redis) -> None:
     worker = penstock_worker(real_redis, "--concurrency", "0")
     _, said = worker.communicate(timeout=100)
     assert worker.returncode == 2
-    assert b"PENSTOCK_CONCURRENCY: must be greater than or equal to 1" in said
+    assert b"--concurrency (PENSTOCK_CONCURRENCY): must be greater than or equal to 1" in said
 
 
 def test_a_worker_tells_its_own_health_and_figures_to_those_with_the_token(

@@ -194,7 +194,7 @@ async def compare_limit(gate: Gate, wanted: int) -> None:
         log.warning(
             "gate %r has the limit %s, which applies. This worker's --gate-limit (or "
             "PENSTOCK_GATE_LIMIT) is %d, and only for a gate that does not exist yet. To change "
-            "it: penstock limits set %s --limit %d",
+            "it: penstock limits set %s --gate-limit %d",
             gate.name, "none" if kept is None else kept, wanted, gate.name, wanted,
         )  # fmt: skip
 

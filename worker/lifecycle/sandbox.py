@@ -44,7 +44,7 @@ class OpenSandbox:
 
     @property
     def name(self) -> str:
-        """The name that `penstock sandboxes ls` shows."""
+        """The name that `penstock sandbox ls` shows."""
         return self._box.name
 
     @property

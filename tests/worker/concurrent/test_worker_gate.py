@@ -184,7 +184,7 @@ def test_a_worker_that_names_another_limit_than_the_gates_says_which_applies(
     assert job.get_status() == "finished"
     lines = [line for line in caplog.messages if line.startswith("gate 'code' has the limit 3")]
     assert len(lines) == said
-    assert all("penstock limits set code --limit 5" in line for line in lines)
+    assert all("penstock limits set code --gate-limit 5" in line for line in lines)
     assert existing_gate(real_redis, "code").sync.status().limit == 3
 
 

@@ -232,5 +232,5 @@ def _checked(name: str) -> str:
 def _name_here(id: str) -> str:
     name, _, machine = id.partition("@")
     if machine and machine != socket.gethostname():
-        raise Elsewhere(f"{name} is on {machine}; there `penstock sandboxes reap` can end it")
+        raise Elsewhere(f"{name} is on {machine}; there `penstock sandbox reap` can end it")
     return _checked(name)
