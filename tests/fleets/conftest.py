@@ -1,6 +1,7 @@
 """A Redis and a monitor for all fleets of a module; each begins with an empty one."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,10 +21,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PrivateRed
 
 
 @pytest.fixture
-def fleet(place: tuple[PrivateRedis, str]) -> Iterator[Fleet]:
+def fleet(place: tuple[PrivateRedis, str], tmp_path: Path) -> Iterator[Fleet]:
     server, page = place
     client = ground.connect(server.target)
     client.flushall()
     client.close()
-    with Fleet(server.url, page) as made:
+    with Fleet(server.url, page, boxes=tmp_path / "boxes") as made:
         yield made

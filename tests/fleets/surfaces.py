@@ -42,8 +42,12 @@ def note(fleet: str, **row: Any) -> None:
 class Fleet:
     """One Redis, its monitor, and the processes that a test starts beside them."""
 
-    def __init__(self, url: str, page: str = "") -> None:
-        """Without a page it is a Redis that no client reaches."""
+    def __init__(self, url: str, page: str = "", boxes: Path | None = None) -> None:
+        """Without a page it is a Redis that no client reaches. `boxes` has its session sandboxes:
+        those of this user may be others' at the same time."""
+        self._own = {} if boxes is None else {
+            "PENSTOCK_LOCAL_SANDBOXES": str(boxes), "PENSTOCK_SESSION_HUB_IDLE": "1",
+        }  # fmt: skip
         self.url, self.page = url, page
         self.processes: list[subprocess.Popen[Any]] = []
         self.client: Any = ground.connect(parse_redis_url(url)) if page else None
@@ -98,7 +102,7 @@ class Fleet:
         assert done.returncode == 0, done
 
     def environment(self, **more: str) -> dict[str, str]:
-        given = clean() | QUICK | {"PENSTOCK_REDIS_URL": self.url} | more
+        given = clean() | QUICK | self._own | {"PENSTOCK_REDIS_URL": self.url} | more
         return {name: value for name, value in given.items() if value}
 
     # What the operator sees

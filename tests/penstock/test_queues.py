@@ -93,8 +93,9 @@ def test_a_paused_queue_rests_until_it_is_resumed_and_both_are_noted(queues, rea
         assert queues("pause", "code").stdout == "code: paused\n"
         queue.enqueue(chores.add, 3, 4)
         assert rows(queues("ls"))[0][-1] == "paused"
-        (reason,) = [one["reason"] for one in json.loads(queues("ls", "--json").stdout)]
-        assert "`penstock queues resume code`" in reason
+        (shown,) = json.loads(queues("ls", "--json").stdout)
+        assert shown["reason"] == "queue 'code' is paused"
+        assert "`penstock queues resume code`" in shown["remedy"]
         assert queues("resume", "code").stdout == "code: resumed\n"
         until(lambda: real_redis.zcard("rq:finished:code") == 2, "the second job runs")
     noted = [change for _, change in real_redis.xrange("penstock:audit")]

@@ -82,19 +82,21 @@ async def test_a_withdrawal_may_come_before_its_job(redis) -> None:
 async def test_what_is_late_on_a_shortcut_is_not_queued_after_its_withdrawal(
     real_redis, queue
 ) -> None:
-    job, kept = await one_that_stays_unsent(queue)
+    job, wire = await one_that_stays_unsent(queue)
     await eventually(lambda: real_redis.exists(f"rq:job:{job}") == 1, "the withdrawal")
     real_redis.delete("rq:queues")
-    kept.send_now()
+    wire._socket.send_now()
     await eventually(lambda: real_redis.exists("rq:queues") == 1, "what was sent before it")
+    del wire.hang_up
+    wire.hang_up()
     assert queued(real_redis) == []
 
 
 class Kept:
-    """A wire's socket that keeps what it is given to send."""
+    """A socket that keeps what it is given to send."""
 
-    def __init__(self, wire: LoopWire) -> None:
-        self._wire, self._real = wire, wire._socket  # a wire that nobody holds is closed
+    def __init__(self, real: Any) -> None:
+        self.real = real
         self.data = b""
 
     def send(self, data: bytes) -> int:
@@ -102,27 +104,27 @@ class Kept:
         return len(data)
 
     def send_now(self) -> None:
-        self._real.send(self.data)
+        self.real.send(self.data)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        return getattr(self.real, name)
 
 
-async def one_that_stays_unsent(queue: CodeQueue) -> tuple[str, Kept]:
-    """A job that was given up after the loop's shortcut had kept it. The engine's thread may be
-    quicker than the loop: then there is another try."""
+async def one_that_stays_unsent(queue: CodeQueue) -> tuple[str, Any]:
+    """A job that was given up after the loop's shortcut had kept it, and its wire. The engine's
+    thread may be quicker than the loop: then there is another try."""
     for n in itertools.count():
         await on_its_shortcut(queue)
         wire = shortcut_of(queue)._connection
-        wire._socket = kept = Kept(wire)
+        wire._socket = kept = Kept(wire._socket)
         running = asyncio.create_task(queue.run("1", token=f"late-{n}"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         if kept.data:
             wire.hang_up = lambda: None  # the server reads what was sent all the same
             running.cancel()
-            return f"late-{n}", kept
-        wire._socket = kept._real
+            return f"late-{n}", wire
+        wire._socket = kept.real
         running.cancel()
         await asyncio.wait([running])
     raise AssertionError
