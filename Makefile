@@ -43,7 +43,7 @@ test: tests ## test each behaviour once (TESTS=tests/limiter for some, LAST=1 fo
 tests: $(VENV)/.installed
 	@# Compile them once; else in a new clone each of the processes compiles all for itself.
 	@$(BIN)/python -m compileall -q -j 2 ground limiter buffer gateway jail worker penstock tests docs bench
-	$(BIN)/python -m pytest -n 6 --dist worksteal $(if $(LAST),--last-failed) $(or $(TESTS),tests $(RULES:%=--ignore=%))
+	$(BIN)/python -m pytest -n 6 --dist worksteal $(if $(LAST),--last-failed) $(or $(TESTS),tests $(RULES:%=--ignore=%) --ignore=tests/outside)
 
 test-all: export PENSTOCK_TEST_ALL := 1
 test-all: check tests outside ## check, and test everything: both Redises, root and user, every page's blocks

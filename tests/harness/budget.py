@@ -21,6 +21,7 @@ from typing import NamedTuple
 LAST = Path(".pytest_cache/units.txt")
 KEPT = Path(__file__).parents[2] / ".ci/durations.txt"
 BUDGET, TOTAL, LOADING = "budget", "all of it", "loading"
+DEAR = 0.25  # units; what is noted to cost as much takes turns
 EVERY = 20  # tests from one loop to the next
 _LOOPS = 50  # in a unit
 _SHOWN = 20
@@ -64,6 +65,11 @@ def main() -> int:
         print(f"The tests took {took:.0f} units of processor time. {KEPT} sets no budget.")
         return 0
     print(f"The tests took {took:.0f} units of processor time, of {budget:.0f} in {KEPT}.")
+    unnoted = {name: cost for name, cost in dear.items() if "::" in name and name not in before}
+    if alone := [name for name, cost in unnoted.items() if cost.case >= DEAR]:
+        print(f"Dear tests without a row there, which run at each commit: {len(alone)}.")
+        print("Note them on a machine at rest: python -m tests.harness.budget --add")
+        print("".join(f"{last[name].case:8.2f}  {name}\n" for name in alone), end="")
     if took <= budget:
         return 0
     grown = {

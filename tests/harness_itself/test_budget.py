@@ -44,11 +44,26 @@ def test_a_run_over_the_budget_fails_and_names_what_grew_most(monkeypatch, capsy
     set_to(12)
     took(first=2.5, second=4, third=3)
     assert judged(monkeypatch) == 1
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in said[2:4]] == [
+    _, grew = capsys.readouterr().out.split("in units:\n")
+    assert [line.split() for line in grew.splitlines()[:2]] == [
         ["+3.0", "tests/test_a.py::third"],
         ["+0.5", "tests/test_a.py::first"],
     ]
+
+
+def test_a_dear_test_without_a_row_is_named_with_what_to_do(monkeypatch, capsys) -> None:
+    took(first=2)
+    judged(monkeypatch, "--renew")
+    set_to(12)
+    took(first=2, new=1, cheap=0.2)
+    assert judged(monkeypatch) == 0
+    _, what, remedy, *named = capsys.readouterr().out.splitlines()
+    assert what.endswith("without a row there, which run at each commit: 1.")
+    assert remedy.endswith("python -m tests.harness.budget --add")
+    assert [line.split() for line in named] == [["0.50", "tests/test_a.py::new"]]
+    judged(monkeypatch, "--add")
+    assert judged(monkeypatch) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_a_slower_machine_takes_as_many_units(monkeypatch, capsys) -> None:

@@ -60,6 +60,22 @@ def test_the_first_pages_are_read_at_each_turn_and_each_other_page_at_one(monkey
     assert len(left) == 1 + 10 // selection.TURNS
 
 
+def test_of_what_runs_on_both_each_test_is_on_the_fake_in_one_turn_of_four(monkeypatch) -> None:
+    file = min(selection.ON_BOTH)
+    found = []
+    for turn in range(4):
+        monkeypatch.setattr(selection, "turn", lambda turn=turn: turn)
+        for kind in ("fake", "real"):
+            for n in range(9):
+                spec = SimpleNamespace(params={"redis": kind})
+                item = Item(nodeid=f"{file}::a[{kind}-{n}]", path=FILE, name="a", callspec=spec)
+                found += [item.nodeid] if not selection._waits(item, set()) else []
+    assert sorted(name for name in found if "fake" in name) == [
+        f"{file}::a[fake-{n}]" for n in range(9)
+    ]
+    assert len([name for name in found if "real" in name]) == 9 * 4
+
+
 STORIES = [[], [], {}, "a", None]
 
 
