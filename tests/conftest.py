@@ -1,6 +1,7 @@
 """The Redis a test runs on, and others it may break."""
 
 import contextlib
+import functools
 import gc
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 
 import fakeredis
 import pytest
+from redis import utils as redis_utils
 
 import ground
 from ground.redis.url import RedisTarget
@@ -39,6 +41,10 @@ with contextlib.suppress(ImportError):  # verl's environment has no hypothesis
     hypothesis.settings.load_profile("ci")
 
 gc.disable()  # until all tests are loaded
+
+# redis-py looks up its own version for each client, in its installed files: most of what a client
+# takes to make, and each test makes some.
+redis_utils.get_lib_version = functools.cache(redis_utils.get_lib_version)
 
 # What is compiled is kept, whatever the machine says: else each of the tests' hundreds of
 # processes compiles our packages for itself.
