@@ -157,3 +157,9 @@ async def test_a_fleet_is_not_full_while_a_machine_is_silent(
         await fleet.create(None, b"", "", "", None)
     assert refused.value.status == 503
     assert ("are full: 1" in refused.value.message) is (silent == "c")
+
+
+def test_a_machine_has_an_image_by_its_name_or_as_the_latest_of_it() -> None:
+    machine = Machine("m", "local@a", "http://10.0.0.5:3000", images=("mine:1", "python:latest"))
+    assert [name for name in ("mine:1", "python", "python:latest", "mine", "other")
+            if machine.has(name)] == ["mine:1", "python", "python:latest"]  # fmt: skip

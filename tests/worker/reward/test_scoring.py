@@ -123,6 +123,17 @@ async def test_a_case_that_expects_more_than_a_program_may_print_is_masked(local
     assert (found.value, found.reason) == (None, "output_cut")
 
 
+async def test_a_program_that_prints_more_than_is_expected_of_it_is_not_masked(local) -> None:
+    found = await score(f"print('a' * {5 * MB})", [Case(None, "a")], on=local, compare=stripped)
+    (case,) = found.cases
+    assert (found.value, case.verdict, case.reason) == (0.0, "limit", "output_limit")
+
+
+async def test_what_fails_by_itself_is_not_masked_however_much_is_expected(local) -> None:
+    (case,) = (await score("1 / 0", [Case(None, "a" * (2 * MB))], on=local, compare=stripped)).cases
+    assert (case.verdict, case.reason) == ("error", "exit")
+
+
 @pytest.mark.parametrize(
     ("expected", "compare", "verdict"),
     [("1 2 3", "ends", "masked"), ("1 3 3", "ends", "wrong"), ("1 3 3", stripped, "masked")],
