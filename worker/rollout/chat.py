@@ -74,8 +74,8 @@ class Chat:
         self._keyed = False
 
     def keyed(self, client: "AsyncOpenAI") -> "Chat":
-        """Ask the same model by another client. A request that is repeated has the same key, even in
-        a process that replaces this one. So it gets the answer that is there."""
+        """Ask the same model by another client. A request that is repeated has the same key, even
+        in a process that replaces this one. So it gets the answer that is there."""
         chat = copy.copy(self)
         chat._client, chat._create, chat._keyed = client, partial(_plain, client), True
         return chat
