@@ -404,8 +404,12 @@ def test_each_variable_of_the_dashboard_is_a_label_of_what_it_is_read_from() -> 
 
 def test_prometheus_scrapes_every_service_with_its_token() -> None:
     scraped = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text())["scrape_configs"]
-    targets = {job["static_configs"][0]["targets"][0] for job in scraped}
-    assert targets == {"monitor:8890", "buffer:8889", "sandbox:8080"}
+    fixed = [job["static_configs"][0]["targets"][0] for job in scraped if "static_configs" in job]
+    asked = [job["dns_sd_configs"][0] for job in scraped if "dns_sd_configs" in job]
+    targets = {*fixed, *(f"{one['names'][0]}:{one['port']}" for one in asked)}
+    assert targets == {"monitor:8890", "buffer:8889", "sandbox:8080", "gateway:8893"}
+    optional = {name for one in asked for name in one["names"]}
+    assert optional == {name for name in optional if "profiles" in SERVICES[name]}
     for name in (target.partition(":")[0] for target in targets):
         assert SERVICES[name]["environment"]["PENSTOCK_HTTP_HOSTS"] == name
     for job in scraped:

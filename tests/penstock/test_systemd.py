@@ -46,8 +46,8 @@ def arguments(unit: Unit) -> list[str]:
 
 def test_there_is_a_unit_for_each_service() -> None:
     assert [file.name for file in FILES] == [
-        "penstock-buffer.service", "penstock-monitor.service", "penstock-sandbox.service",
-        "penstock-worker@.service",
+        "penstock-buffer.service", "penstock-gateway.service", "penstock-monitor.service",
+        "penstock-sandbox.service", "penstock-worker@.service",
     ]  # fmt: skip
 
 

@@ -24,6 +24,8 @@ from penstock.up import service
 from penstock.up.command import _Up
 from penstock.up.fleet import Home, Plan
 from penstock.up.screen import Screen
+from tests.gateway.scripted.engine import Served
+from tests.gateway.scripted.vllm import ScriptedVllm
 from tests.harness import leash, patient
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis, free_port, until
@@ -165,6 +167,38 @@ async def test_a_service_that_is_to_end_while_it_is_started_is_ended_too(tmp_pat
     assert slow._process is not None
     assert slow._process.returncode == -signal.SIGTERM
     await keeping
+
+
+def test_a_gateway_is_up_with_it_if_engines_are_named(tmp_path: Path) -> None:
+    with Served(ScriptedVllm()) as engine:
+        named = {
+            "PENSTOCK_GATEWAY_ENGINES": f"vllm={engine.url}",
+            "PENSTOCK_GATEWAY_PORT": str(free_port()),
+        }  # fmt: skip
+        with started(tmp_path, **named) as up:
+            gateway = up.services()["gateway"]["url"]
+            token = (up.folder / "gateway-token").read_text().strip()
+            control = {"headers": {"Authorization": f"Bearer {token}"}}
+            tasks = f"{up.services()['buffer']['url']}/v1/tasks/math"
+            known = (up.folder / "buffer-token").read_text().strip()
+            made = patient.request(
+                "PUT", tasks, json={"group_size": 1}, headers={"Authorization": f"Bearer {known}"}
+            )
+            assert made.status_code == 200, made.text
+            sessions = f"{gateway}/tasks/math/sessions"
+            asked = {"uid": "u1", "instance_id": "i1"}
+            assert patient.request("POST", sessions, json=asked).status_code == 401
+            opened = patient.request("POST", sessions, json=asked, **control).json()
+            said = patient.request(
+                "POST", f"{gateway}/v1/chat/completions",
+                json={"model": "m", "messages": [{"role": "user", "content": "hello"}]},
+                headers={"Authorization": f"Bearer {opened['key']}"},
+            )  # fmt: skip
+            assert said.json()["usage"]["completion_tokens"] > 0
+            done = patient.request(
+                "POST", f"{sessions}/{opened['session']}/finalize", json={"reward": 1.0}, **control
+            )
+            assert done.json()["outcome"] == "stored"
 
 
 def test_its_servers_are_shut_to_whoever_has_no_token_and_its_own_have_theirs(
