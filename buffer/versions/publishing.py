@@ -69,6 +69,8 @@ class Versions:
     parked       open groups that wait for a slot
     again        groups that wait to be made again
     waiting      asks for slots in the line
+    held_by      why the first of them waits, and what lets it in; empty if none waits
+    waited       seconds that the first of them has waited
     waits_for    the oldest slots, while groups are ready that a take does not get
     dropped      the instances that were discarded or made again most often, by policy
     dropped_by   groups that were discarded or made again, by the `when_old` in force then
@@ -85,6 +87,8 @@ class Versions:
     parked: int
     again: int
     waiting: int
+    held_by: str
+    waited: float
     waits_for: list[Waited]
     dropped: dict[str, int]
     dropped_by: dict[str, int]
@@ -204,7 +208,9 @@ class Publishing:
             name: int(await link.command("ZCARD", key(name)))
             for name in ("slots", "parked", "again", "waiting")
         }
+        held_by, waited = await self._held_by(policy, starts) if sizes["waiting"] else ("", 0.0)
         return Versions(
+            held_by=held_by, waited=waited,
             version=version, line=int(policy.get("line", 0)),
             saved=int(policy["saved"]) if "saved" in policy else None,
             taken=int(policy.get("taken", 0)),
@@ -216,6 +222,30 @@ class Publishing:
             ages={int(age): int(n) for age, n in sorted(ages.items(), key=lambda row: int(row[0]))},
             **sizes,
         )  # fmt: skip
+
+    async def _held_by(self, policy: dict[str, str], starts: dict[str, str]) -> tuple[str, float]:
+        """Why the first ask for slots waits, by the formula of `policy.lua`, and for how long."""
+        link, key = self._task.link, self._task.key
+        (first, *_), (seconds, micros) = (
+            await link.command("ZRANGE", key("waiting"), 0, 0) or [b""], await link.command("TIME"),
+        )  # fmt: skip
+        since = await link.command("HGET", key("asks"), b"since:" + first)
+        paused = await link.command("HGET", key("state"), "paused")
+        now = int(seconds) + int(micros) / 1e6 - float(paused or 0) / 1000
+        waited = max(0.0, now - float(since) / 1000) if since else 0.0
+        if "version" not in policy:
+            return "no version is published; the trainer's first one lets it in", waited
+        if policy.get("todo") and not policy["todo"].startswith("ripen"):
+            return "the last publication has steps left, which its trainer does", waited
+        depth, each = int(policy["depth"]), int(policy["groups_per_version"])
+        taken, outstanding = int(policy.get("taken", 0)), sum(map(int, starts.values()))
+        most = (depth + 1) * each
+        if taken + outstanding < most:
+            return "there is room; it is let in when its generator asks again", waited
+        used = f"{taken:,} are taken since version {policy['version']}, {outstanding:,} under way"
+        most_said = f"of {most:,} groups ({each:,} per version, depth {depth})"
+        opens = "the trainer's next version lets" if taken else "a take, then the next version, let"
+        return f"{most_said} {used}; {opens} it in", waited
 
     async def _waits_for(self) -> list[Waited]:
         if int((await self._task.call("sweep", 200, 0, 0))[2]):

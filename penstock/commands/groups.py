@@ -156,6 +156,11 @@ def show_versions(task: str | None, as_json: bool) -> None:
     rows = _with_reader(looked)
     nothing = "no task in this run has a policy on versions"
     show_list(rows, _versions_table, nothing, as_json=as_json)
+    for row in () if as_json else rows:
+        if row["waiting"]:
+            wait = "ask for slots waits" if row["waiting"] == 1 else "asks for slots wait"
+            asks = f"{row['task']}: {row['waiting']:,} {wait}"
+            say(f"{asks}, the first for {row['waited']:.0f} s: {row['held_by']}")
 
 
 def _versions_table(rows: Sequence[dict[str, Any]]) -> Table:

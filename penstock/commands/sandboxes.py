@@ -13,6 +13,7 @@ from ground.settings import GroundSettings
 from penstock.changes import Author, Changed, Changes
 from penstock.commands.completion import sandboxes as sandbox_names
 from penstock.fleet import FleetReader
+from penstock.fleet.lines import Waiter
 from penstock.in_order import run_in_order
 from penstock.listing import show_list
 from penstock.options import examples, given_settings, say, settings_options
@@ -45,13 +46,22 @@ def list_sandboxes(as_json: bool, here: bool) -> None:
         given_settings()
         list_sessions(as_json=as_json)
         return
-    with _registries() as (_, registries):
+    with _registries() as (url, registries):
         seen = {registry.run: registry.look(10_000) for registry in registries}
+        lines = {} if as_json else run_in_order(_starting_lines(url))
     found = [each for each in seen.items() if as_json or each[1].count]
     rows = [_plain(run, registered) for run, registered in found]
     show_list(rows, lambda _: _table(seen), "no sandbox is registered", as_json=as_json)
     if not as_json:
         _print_troubles(seen.values())
+        for gate, line in lines.items():
+            wait = "start waits" if len(line) == 1 else "starts wait"
+            say(f"{len(line)} {wait} at gate {gate!r}: {line[0].waits}")
+
+
+async def _starting_lines(url: str) -> dict[str, list[Waiter]]:
+    async with FleetReader(url) as reader:
+        return await reader.starting_lines()
 
 
 def _print_troubles(seen: Iterable[Registered]) -> None:

@@ -1,11 +1,12 @@
 """The jobs of one queue in one state, a page at a time, in a bounded number of round trips."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from ground.keys import tagged
 from penstock.fleet.model import Job, Worker
+from penstock.fleet.one_job import first_line, program_in
 from penstock.fleet.work import read_jobs
 
 JobState = Literal[
@@ -82,7 +83,32 @@ async def jobs_of(
             at += 1
             if job is not None and fitting.fits(job):
                 found.append(job)
-    return JobPage(tuple(found), total, at - start, at if at < total else None)
+    listed = tuple(await with_programs(client, found))
+    return JobPage(listed, total, at - start, at if at < total else None)
+
+
+async def with_programs(client: Any, jobs: Sequence[Job]) -> list[Job]:
+    """These jobs with the first lines of their programs, by which people tell them apart. What is
+    too long for a look at many is left out."""
+    keys = [f"rq:job:{job.id}" for job in jobs]
+    pipe = client.pipeline(transaction=False)
+    for key in keys:
+        pipe.hstrlen(key, "data")
+    small = [size <= _SMALL for size in await pipe.execute()]
+    for key, is_small in zip(keys, small, strict=True):
+        if is_small:
+            pipe.hget(key, "data")
+    found = iter(await pipe.execute())
+    return [
+        replace(job, program=first_line(program_in(next(found) or b""))[:_FIRST])
+        if is_small
+        else job
+        for job, is_small in zip(jobs, small, strict=True)
+    ]
+
+
+_SMALL = 32 << 10  # bytes of a job's call, compressed
+_FIRST = 200  # characters
 
 
 class _Registered:
@@ -134,6 +160,7 @@ async def jobs_of_worker(client: Any, worker: Worker) -> tuple[list[Job], list[J
     held = await client.smembers(f"rq:worker:{worker.name}:executions")
     ids = sorted(member.decode().partition(":")[0] for member in held)[:_SHOWN_RUNNING]
     running = [job for job in await read_jobs(client, await _origins(client, ids)) if job]
+    running = await with_programs(client, running)
     running.sort(key=lambda job: job.started)
     return running, await _run_by(client, worker.name, worker.queues)
 

@@ -1,22 +1,33 @@
-"""Who waits at a gate, and how its limit moved."""
+"""Who waits at a gate and why, what lets the first in, and how its limit moved."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ground.keys import tagged
+from limiter import GateStatus, LeaseStatus
+from penstock.fleet.model import Worker
+from penstock.fleet.verdicts import dead_permits, holding
 
 SHOWN = 100
 
 
 @dataclass(frozen=True)
 class Waiter:
-    """One in a gate's line: the process that asks, its share, and for how long it has waited."""
+    """One in a gate's line: who asks, its share, and for how long it has waited.
+
+    process  a worker by its name; another process as `host:pid:random`
+    place    from 1 on; shares take turns, so of those it is only about so
+    waits    why, and what lets it in
+    """
 
     id: str
     process: str
     lane: int
     share: str
     waited: float
+    place: int = 0
+    waits: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,54 @@ async def waiters(client: Any, gate: str, now: float) -> list[Waiter]:
         _waiter(id, lane, share, (record or b"").decode(errors="replace"), now)
         for (lane, _, share, id), record in zip(places, records, strict=True)
     ]
+
+
+async def line_of(
+    client: Any, gate: GateStatus, now: float, workers: Sequence[Worker]
+) -> list[Waiter]:
+    """The first of a gate's line, each with its place and why it waits."""
+    found = await waiters(client, gate.name, now) if gate.waiting else []
+    names = {f"{one.host}:{one.pid}": one.name for one in workers if one.state != "dead"}
+    return [
+        replace(
+            one, place=place, process=names.get(one.process.rpartition(":")[0], one.process),
+            waits=why_they_wait(gate, workers) if place == 1 else f"{place - 1} before it",
+        )
+        for place, one in enumerate(found, 1)
+    ]  # fmt: skip
+
+
+def why_they_wait(gate: GateStatus, workers: Sequence[Worker]) -> str:
+    """Why the first in a gate's line waits, and what lets it in; empty if nobody waits."""
+    if not gate.waiting:
+        return ""
+    held = holding(gate, dead_permits(gate, workers))
+    if held is None:
+        room = gate.limit is not None and gate.cost and f"{gate.limit - gate.cost} of {gate.limit}"
+        left = f"has {room} left, and the first may need more" if room else "has room"
+        return f"gate {gate.name!r} {left}; it is let in as soon as there is enough"
+    return "; ".join(filter(None, (held.reason, _let_in_by(gate), held.remedy)))
+
+
+def line_says(gate: GateStatus, workers: Sequence[Worker]) -> str:
+    """How many wait at a gate, and why; empty if nobody does."""
+    why = why_they_wait(gate, workers)
+    return f"{gate.waiting:,} wait{'s' * (gate.waiting == 1)}: {why}" if why else ""
+
+
+def _let_in_by(gate: GateStatus) -> str:
+    """The event that lets the first in, if nobody does anything."""
+    if gate.paused:
+        return ""
+    if gate.limit is not None and gate.cost >= gate.limit:
+        oldest: LeaseStatus | None = max(gate.leases, key=lambda one: one.held, default=None)
+        if oldest is None:
+            return ""
+        whose = f"{oldest.process} has held the oldest for {oldest.held:.0f} s"
+        return f"the next permit that comes back lets the first in, and {whose}"
+    if gate.rate and gate.tokens is not None and gate.tokens < 1:
+        return f"the next is granted in {(1 - gate.tokens) / gate.rate:.2g} s"
+    return ""
 
 
 async def steps(client: Any, gate: str) -> list[Step]:

@@ -239,6 +239,8 @@ class Job:
     started: float = 0.0
     error: str = ""
     """The last line of a failed one's traceback; of the newest ones only."""
+    program: str = ""
+    """The first line of its program, in lists of jobs alone."""
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,17 @@ async def job_in_full(client: Any, stored: Stored) -> dict[str, Any]:
     }
 
 
+def first_line(program: str) -> str:
+    """The first of a program's lines that says anything."""
+    return next((line.strip() for line in program.splitlines() if line.strip()), "")
+
+
+def program_in(data: bytes) -> str:
+    """The program that a job's call has; empty if it is none."""
+    called = _call(data)
+    return str(called.get("code", ""))
+
+
 async def _of_worker(client: Any, worker: str) -> dict[str, Any]:
     """The gate at which its worker takes permits, and the worker's release; empty if the worker
     has none, or has left. `ungated`: it says that it takes none."""

@@ -24,12 +24,14 @@ from limiter.commands import INDEX
 from penstock.fleet import buffers, sandboxes, work
 from penstock.fleet.history import seen_key
 from penstock.fleet.judge import judge, trouble_of
+from penstock.fleet.lines import Waiter, line_of
 from penstock.fleet.model import Fleet, Group, Queue, Sandbox, Server, Task, Worker
 from penstock.fleet.one_job import Stored, job_in_full, stored_job
 from penstock.fleet.verdicts import judged
 from worker.lifecycle.registry.registry import INDEX as SANDBOX_RUNS
 
 SHOWN_WORKERS = 50
+_FAR = 10_000  # jobs, among which one is looked for
 
 
 class FleetReader:
@@ -90,9 +92,11 @@ class FleetReader:
         return await self.in_full(stored) if stored else None
 
     async def in_full(self, stored: Stored) -> dict[str, Any]:
-        """A job that was read, in full; of one that waits, `waits` says why and what lets it in."""
+        """A job that was read, in full; of one that waits, `place` and `waits` say where and
+        why, and what lets it in."""
         found = await job_in_full(self.client, stored)
         if found["status"] == "queued":
+            found["place"] = await self._place(found)
             queue = await self.queue(found["origin"])
             known = [queue.reason, queue.remedy] if queue else []
             why = "; ".join(filter(None, known))
@@ -100,14 +104,37 @@ class FleetReader:
             found["waits"] = why or turn
         return found
 
+    async def _place(self, job: dict[str, Any]) -> str:
+        """Where a job stands in its queue, or in its share, which takes turns with others."""
+        share = f"~{job['share']}" if job["share"] else ""
+        key = f"rq:queue:{job['origin']}{share}"
+        at = await self.client.lpos(key, job["id"], maxlen=_FAR)
+        if at is None:
+            return "not near the head of its line"
+        return f"number {at + 1:,} of {await self.client.llen(key):,}" + (
+            " of its share" * bool(share)
+        )
+
     async def workers(self) -> list[Worker]:
         """Every worker, those in trouble first; without the job that each has run longest."""
         return await work.read_workers(self.client, await self.now())
 
     async def sandboxes(self, run: str = "") -> list[Sandbox]:
-        """Session sandboxes of one run or of all, those that fail to end first."""
+        """Session sandboxes of one run or of all, those that fail to end first; each that is not
+        ready says why."""
         runs = {name.decode() for name in await self.client.smembers(SANDBOX_RUNS)}
-        return await self._registries.listed(sorted(runs & {run} if run else runs))
+        found = await self._registries.listed(sorted(runs & {run} if run else runs))
+        waiting = any(box.state == "WAITING" for box in found)
+        return sandboxes.with_reasons(found, await self.starting_lines() if waiting else {})
+
+    async def starting_lines(self) -> dict[str, list[Waiter]]:
+        """Who waits at each gate that sandboxes start under; gates without waiters are left out."""
+        names = [name.decode() for name in await self.client.smembers(INDEX)]
+        opened = [await self._opened(name) for name in sandboxes.starting_gates(names)]
+        stand = [await gate.status() for gate in opened if gate]
+        busy = [gate for gate in stand if gate.waiting]
+        now = await self.now()
+        return {gate.name: await line_of(self.client, gate, now, ()) for gate in busy}
 
     async def gates(self) -> tuple[GateStatus, ...]:
         """Every gate as it stands, by name."""

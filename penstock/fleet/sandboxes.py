@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ground.redis.url import RedisTarget
+from penstock.fleet.lines import Waiter
 from penstock.fleet.model import Registry, Sandbox
 from worker.lifecycle.registry import registry
 from worker.lifecycle.registry.records import UNWATCHED, Record, Registered
@@ -61,6 +63,40 @@ def sandboxes(found: dict[str, Registered]) -> tuple[Sandbox, ...]:
 
 def _of_run(run: str, seen: Registered) -> list[Sandbox]:
     return [_shown(run, record, seen.now) for record in seen.records]
+
+
+def starting_gates(names: Iterable[str]) -> list[str]:
+    """The gates whose permits starts need: the fleet's, and those of runs."""
+    return [name for name in names if name.rpartition("/")[2] == "starting"]
+
+
+def with_reasons(boxes: Sequence[Sandbox], lines: Mapping[str, Sequence[Waiter]]) -> list[Sandbox]:
+    """Those that are not ready yet say why, with the place of their opener at a STARTING gate."""
+    opened = {(box.run, box.session): box.name for box in boxes if box.state in _ON_THEIR_WAY}
+    return [
+        replace(box, waits=_waits(box, opened.get((box.run, box.session), ""), lines))
+        for box in boxes
+    ]
+
+
+_ON_THEIR_WAY = {
+    "CREATING": "its provider is asked to make it",
+    "STARTING": "its provider has made it, and it is let in once it answers",
+}
+
+
+def _waits(box: Sandbox, opened: str, lines: Mapping[str, Sequence[Waiter]]) -> str:
+    if box.state != "WAITING":
+        return _ON_THEIR_WAY.get(box.state, "")
+    if opened:
+        return f"its opener starts sandbox {opened} for it"
+    process = box.owner.rpartition(":")[0]
+    for gate, line in lines.items():
+        for one in line:
+            if one.process.rpartition(":")[0] == process:
+                place = f"{one.place} of {len(line)} in line at gate {gate!r}"
+                return f"its opener is {place}: {one.waits}"
+    return "its opener has not begun yet, or is gone: then its lease's end lets another one open it"
 
 
 def _first(shown: Iterable[Sandbox]) -> list[Sandbox]:

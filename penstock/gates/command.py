@@ -1,7 +1,6 @@
 """`penstock limits`: the gates, seen and changed while everybody uses them."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -15,13 +14,15 @@ from limiter import (
     TokenBucket,
     UnknownGate,
     existing_gate,
-    gate_names,
 )
 from limiter.terms import as_whole
 from penstock.changes import change_at_terminal
 from penstock.commands.completion import gates
+from penstock.fleet import FleetReader, Worker
+from penstock.fleet.lines import line_says
 from penstock.fleet.verdicts import in_flight_of, limit_of, rate_of, shares_of, state_of
-from penstock.gates.permits import permits, revoke
+from penstock.gates.permits import permits, revoke, waiting
+from penstock.in_order import run_in_order
 from penstock.listing import add_pause_and_resume, json_array, show_list, show_shares
 from penstock.options import (
     examples,
@@ -47,6 +48,7 @@ Examples:
   penstock limits pause code                  grant nothing; waiters keep their places
   penstock limits resume code
   penstock limits permits code                who holds what, and for how long
+  penstock limits waiting code                who waits, and what lets them in
   penstock limits revoke code PERMIT          its holder is dead: do not wait for its lease
   penstock limits rm code                     delete a gate that nobody uses
 """),
@@ -60,6 +62,7 @@ def command() -> None:
 
 command.add_command(permits)
 command.add_command(revoke)
+command.add_command(waiting)
 
 
 @command.command(
@@ -76,8 +79,11 @@ Examples:
 def list_gates(as_json: bool) -> None:
     """List the gates: limits, permits in flight, waiters, counters."""
     with fleets_redis(given_settings()) as url:
-        gates = list(_statuses(url))
-    show_list(gates, _table, "no gate has been used on this Redis", as_json=as_json)
+        found, workers = run_in_order(_gates_and_workers(url))
+    show_list(found, _table, "no gate has been used on this Redis", as_json=as_json)
+    for gate in () if as_json else found:
+        if why := line_says(gate, workers):
+            say(f"{gate.name}: {why}")
 
 
 @command.command(
@@ -239,10 +245,11 @@ def remove(name: str, force: bool) -> int:
     return 0
 
 
-def _statuses(url: str) -> Iterator[GateStatus]:
-    for name in gate_names(url):
-        with contextlib.suppress(UnknownGate):  # its hash was deleted meanwhile
-            yield existing_gate(url, name).sync.status()
+async def _gates_and_workers(url: str) -> tuple[Sequence[GateStatus], Sequence[Worker]]:
+    """The workers only if somebody waits: they say who holds permits, and lives."""
+    async with FleetReader(url) as reader:
+        found = await reader.gates()
+        return found, await reader.workers() if any(one.waiting for one in found) else []
 
 
 def _change_named(name: str, paused: bool) -> int:

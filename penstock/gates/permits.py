@@ -1,4 +1,4 @@
-"""`penstock limits permits` and `revoke`: who holds what, and how it is taken back."""
+"""`penstock limits permits`, `waiting` and `revoke`: who holds what, who waits for it and why."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,9 @@ import click
 from limiter import LeaseStatus, UnknownGate, existing_gate
 from penstock.changes import change_at_terminal
 from penstock.commands.completion import gates
+from penstock.fleet import FleetReader
+from penstock.fleet.lines import Waiter, line_of
+from penstock.in_order import run_in_order
 from penstock.listing import json_array, show_list
 from penstock.options import examples, given_settings, say, settings_options
 from penstock.startup import fleets_redis
@@ -35,6 +38,41 @@ def permits(name: str, as_json: bool) -> int:
             return 1
     show_list(leases, _table_of_permits, f"{name}: no permit is in flight", as_json=as_json)
     return 0
+
+
+@click.command(
+    "waiting",
+    epilog=examples("""
+Examples:
+
+  penstock limits waiting code
+  penstock limits waiting code --json | jq '.[0].waits'
+"""),
+)
+@click.argument("name", shell_complete=gates)
+@json_array
+@settings_options
+def waiting(name: str, as_json: bool) -> int:
+    """List who waits for a permit: at most a hundred, with place, reason, and what lets them in.
+
+    A worker waits once, whatever the number of jobs in its queue.
+    """
+    with fleets_redis(given_settings()) as url:
+        line = run_in_order(_line(url, name))
+    if line is None:
+        say(f"penstock: there is no gate {name!r}; list them with penstock limits ls", err=True)
+        return 1
+    show_list(line, _table_of_waiters, f"{name}: nobody waits", as_json=as_json)
+    return 0
+
+
+async def _line(url: str, name: str) -> list[Waiter] | None:
+    async with FleetReader(url) as reader:
+        gate = await reader.gate(name)
+        if gate is None:
+            return None
+        status, workers = await gate.status(), await reader.workers()
+        return await line_of(reader.client, status, await reader.now(), workers)
 
 
 @click.command(
@@ -69,4 +107,14 @@ def _table_of_permits(leases: Sequence[LeaseStatus]) -> Table:
     table = Table("permit", "process", *figures, right=figures)
     for lease in leases:
         table.add(lease.id, lease.process, f"{lease.held:.1f} s", f"{lease.expires_in:.1f} s")
+    return table
+
+
+def _table_of_waiters(line: Sequence[Waiter]) -> Table:
+    figures = "place", "lane", "waited"
+    table = Table("place", "process", "lane", "share", "waited", "why", right=figures)
+    for one in line:
+        table.add(
+            str(one.place), one.process, str(one.lane), one.share, f"{one.waited:.1f} s", one.waits
+        )
     return table

@@ -13,7 +13,7 @@ from penstock.fleet.finding import find
 from penstock.fleet.groups import GROUP_STATES, WHY, GroupFilter, groups_of
 from penstock.fleet.history import SPANS
 from penstock.fleet.jobs import JOB_STATES, JobFilter, jobs_of, jobs_of_worker
-from penstock.fleet.lines import steps, waiters
+from penstock.fleet.lines import line_of, line_says, steps
 from penstock.fleet.work import with_their_jobs
 from penstock.monitor.answers import Answer, refused
 from penstock.monitor.asked import Count, Looked, OneOf, Perhaps, Real, Whole
@@ -126,15 +126,18 @@ async def worker(view: Looked, name: str) -> Response:
 
 @shows.get("/gates/{name:path}")
 async def gate(view: Looked, name: str) -> Response:
-    """A gate, the first hundred of its holders and of its line, and how its limit moved."""
+    """A gate, the first hundred of its holders and of its line, why they wait, and its limit."""
     found = await view.reader.gate(name)
     if found is None:
         return refused(404, f"there is no gate {name!r}")
     status, client = await found.status(), view.reader.client
+    workers = await view.reader.workers() if status.waiting else []
+    line = await line_of(client, status, await view.reader.now(), workers)
     return Answer({
         "gate": asdict(replace(status, leases=())),
         "holders": [asdict(lease) for lease in status.leases],
-        "line": [asdict(one) for one in await waiters(client, name, await view.reader.now())],
+        "line": [asdict(one) for one in line],
+        "why": line_says(status, workers),
         "steps": [asdict(step) for step in await steps(client, name)],
     })  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.fleet import Fleet, FleetReader, Queue, Worker
 from penstock.fleet.history import History
 from penstock.fleet.jobs import jobs_of, jobs_of_worker
-from penstock.fleet.lines import steps, waiters
+from penstock.fleet.lines import line_of, line_says, steps
 from penstock.fleet.model import Latency
 from penstock.fleet.verdicts import state_of
 from penstock.fleet.work import with_their_jobs
@@ -122,7 +122,8 @@ async def job(place: Place, seen: Seen) -> Screen:
     gate, worker = found["gate"], found["worker_name"]
     first = [
         ("status", " as ".join(filter(None, (found["status"], found["outcome"])))),
-        ("why it waits", found.get("waits")), ("time", _times(found["timeline"])),
+        ("its place", found.get("place")), ("why it waits", found.get("waits")),
+        ("time", _times(found["timeline"])),
         ("worker", worker, Place("worker", worker)), ("gate", gate, Place("gate", gate)),
         ("queue", found["origin"], Place("queue", found["origin"])),
     ]  # fmt: skip
@@ -244,8 +245,8 @@ async def gate(place: Place, seen: Seen) -> Screen:
         for lease in status.leases
     )  # fmt: skip
     line = tuple(
-        Row((one.id, one.process, one.lane, Age(one.waited)))
-        for one in await waiters(seen.reader.client, place.name, now)
+        Row((one.id, one.process, one.lane, Age(one.waited), one.waits))
+        for one in await line_of(seen.reader.client, status, now, seen.workers)
     )
     moved = tuple(
         Row((Age(now - one.at), one.before, one.after, one.why))
@@ -261,12 +262,14 @@ async def gate(place: Place, seen: Seen) -> Screen:
     tables = [
         Table((name("HOLDER"), name("process"), Column("held"), Column("lease ends in")), holders,
               total=status.in_flight),
-        Table((name("IN LINE"), name("process"), Column("lane"), Column("waits for")), line,
-              total=status.waiting),
+        Table((name("IN LINE"), name("process"), Column("lane"), Column("has waited"), text("why")),
+              line, total=status.waiting),
         Table((Column("LIMIT MOVED"), Column("from"), Column("to"), text("why")), moved),
     ]  # fmt: skip
     shown = (one for one in tables if one.rows)
-    return Screen(f"gate {place.name}", (_facts(facts), *shown), about=status)
+    why = line_says(status, seen.workers)
+    notes = (Notes((Row((f"{why}.",), style="warn"),), most=4),) if why else ()
+    return Screen(f"gate {place.name}", (*notes, _facts(facts), *shown), about=status)
 
 
 async def group(place: Place, seen: Seen) -> Screen:
@@ -294,7 +297,7 @@ async def sandbox(place: Place, seen: Seen) -> Screen:
                 ("state", box.state), ("run", box.run), ("provider", box.provider),
                 ("its id there", box.id), ("session", box.session), ("owner", box.owner),
                 ("age", Age(now - box.since)), ("tries to end it", box.tries or None),
-                ("trouble", box.trouble),
+                ("why it waits", box.waits), ("trouble", box.trouble),
             ]  # fmt: skip
             return Screen(f"sandbox {box.name}", (_facts(facts),), about=box)
     return _absent(place, "This sandbox has ended, or is not among the 2,000 of its run.")

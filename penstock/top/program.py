@@ -439,7 +439,7 @@ class Program(App[None]):
         elif found:
             await self._go(Place("found", wanted))
         else:
-            self.said = f"nothing is called {wanted}"
+            await self._go(Place("item", wanted))  # or a session: these are found by their ids
 
     def _offers(self) -> list[Offer]:
         """The offers for the row under the cursor, else for the whole screen."""
@@ -464,7 +464,8 @@ class Program(App[None]):
     async def show(self) -> None:
         """The title, the blocks of the screen, and what keys do here."""
         async with self._drawing:
-            await self._draw()
+            if self.query("#body"):  # else it ends, and its screen is taken down
+                await self._draw()
 
     async def _draw(self) -> None:
         width, body = max(1, self.size.width), self.query_one("#body", VerticalScroll)

@@ -30,7 +30,7 @@ GROUPS = (
 )  # fmt: skip
 SANDBOXES = (
     name("SANDBOX"), name("run"), text("state"), Column("age"), name("session"),
-    name("owner"), text("trouble"),
+    name("owner"), text("why it waits, or does not end"),
 )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def _job(job: Job, now: float) -> Row:
     style = "bad" if ended == "failed" else "warn" if ended in (*_BAD, _MASKED) else ""
     return Row(
         (job.id, job.queue, ended, job.worker, _age(waited), _age(took),
-         _age(now - since if since else None), job.attempts, job.description),
+         _age(now - since if since else None), job.attempts, job.program or job.description),
         Place("job", job.id), style,
     )  # fmt: skip
 
@@ -140,7 +140,7 @@ def tasks(found: Iterable[Task]) -> Table:
 def versions(found: Iterable[Task]) -> Table:
     columns = (name("VERSIONS"), Column("now"), Column("taken"), text("under way by age"),
                text("ready by age"), Column("slots"), Column("asks"), text("dropped"),
-               text("waits for"))  # fmt: skip
+               text("waits for"), text("why asks wait"))  # fmt: skip
     rows = []
     for task in found:
         if now := task.versions:
@@ -149,7 +149,7 @@ def versions(found: Iterable[Task]) -> Table:
             holders = ", ".join(one.instance_id or one.slot for one in now.waits_for)
             rows.append(Row(
                 (task.name, now.version, now.taken, _by_age(now.outstanding), _by_age(now.ready),
-                 now.slots, now.waiting, dropped, holders),
+                 now.slots, now.waiting, dropped, holders, now.held_by),
                 Place("groups", where=task.name, state="open"),
                 "warn" if bias(task.generation_seconds) else "",
             ))  # fmt: skip
@@ -181,7 +181,8 @@ def _registry(one: Registry) -> Row:
 def sandboxes(found: Iterable[Sandbox], now: float) -> Table:
     rows = tuple(
         Row((box.name, box.run, box.state, _age(now - box.since), box.session, box.owner,
-             box.trouble), Place("sandbox", box.name, box.run), "bad" if box.failing else "", box)
+             box.trouble or box.waits), Place("sandbox", box.name, box.run),
+            "bad" if box.failing else "", box)
         for box in found
     )  # fmt: skip
     return Table(SANDBOXES, rows)

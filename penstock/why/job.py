@@ -8,7 +8,7 @@ from ground.keys import tagged
 from jail.judge.models import JudgeRequest, JudgeResult
 from jail.models import CodeRequest, CodeResult
 from penstock.fleet import FleetReader
-from penstock.fleet.one_job import Stored, stored_job
+from penstock.fleet.one_job import Stored, first_line, stored_job
 from penstock.why.model import Explained, Fact, Look, cut, many, seconds
 from penstock.why.verdict import Request, Result, Said, of_result
 from worker.queue.dropped import REASONS
@@ -76,9 +76,8 @@ def _said(stored: Stored, found: dict[str, Any], request: Request | None) -> Sai
     status = found["status"]
     if status == "queued":
         waits = found.get("waits") or "its turn comes when a worker has room"
-        return _plain(
-            f"it has no reward yet, it waits in queue {found['origin']!r}: {waits}", "warn"
-        )
+        where = f"it waits in queue {found['origin']!r}, {found['place']}"
+        return _plain(f"it has no reward yet, {where}: {waits}", "warn")
     if status not in _OVER:
         at = f" on worker {found['worker_name']}" if found["worker_name"] else ""
         return _plain(f"it has no reward yet, it is {status}{at}", "")
@@ -109,8 +108,8 @@ def _program(
     if request is None:
         yield Fact("program", unreadable)
         return
-    first = next((line for line in request.code.splitlines() if line.strip()), "")
-    said = f"{request.language}, {many(len(request.code.encode()), 'byte')}: {cut(first)}"
+    size = many(len(request.code.encode()), "byte")
+    said = f"{request.language}, {size}: {cut(first_line(request.code))}"
     yield Fact("program", said)
     if isinstance(request, JudgeRequest):
         where = "with the job" if request.suite is None else "in Redis, as a suite"

@@ -107,6 +107,9 @@ def test_gates_jobs_and_their_programs(guarded: httpx.Client, real_redis: ground
     seen = guarded.get(f"/api/jobs/{failing.id}").json()
     assert (seen["status"], seen["call"]["arguments"]) == ("failed", [[1, "x"], {}])
     assert "TypeError" in seen["error"]
+    assert "its job failed, no fault of the program: TypeError" in seen["why"]["sentence"]
+    assert guarded.get(f"/api/why/{failing.id}").json()["found"] == [seen["why"]]
+    assert "nothing has the id 'x/y'" in guarded.get("/api/why/x/y").json()["message"]
     assert guarded.post(f"/api/jobs/{failing.id}/requeue").json() == {"done": True}
     assert len(queue) == 1
     assert guarded.post(f"/api/jobs/{failing.id}/requeue").status_code == 409

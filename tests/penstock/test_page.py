@@ -181,6 +181,10 @@ def test_each_task_of_an_operator_takes_at_most_three_clicks(
     facts = page.run("document.querySelector('.facts').innerText")
     assert worker.name in facts
     assert "in its queue" in page.run("document.querySelector('#timeline').innerText")
+    # Why has this item this reward?
+    page.run("location.hash = '#/groups/math/slow/0'")
+    follow(page, "why")
+    page.until(SENTENCE, lambda said: "item 0 of math: its reward is 1" in said)
     # Which groups time out?
     page.run("location.hash = '#/'")
     page.until("Boolean(document.querySelector('#tasks tbody a'))")

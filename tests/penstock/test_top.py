@@ -365,7 +365,8 @@ async def test_lists_are_filtered_sorted_and_gone_back_to(fake: Any) -> None:
         assert "rewards" not in await shown.press("/", *"gate", "enter")
         assert "rewards" in await shown.press("escape")
         assert "group slow" in await shown.press("g", *"slow", "enter")
-        assert "nothing is called none" in await shown.press("g", *"none", "enter")
+        assert "nothing has the id 'none'" in await shown.press("g", *"none", "enter")
+        assert "group slow" in await shown.press("escape")
 
 
 async def test_what_is_pasted_is_text_and_makes_no_change(fake: Any) -> None:

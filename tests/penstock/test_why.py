@@ -237,7 +237,10 @@ async def test_turns_and_versions_of_a_session_are_in_the_list(real_redis: groun
 async def test_a_job_that_waits_says_why_and_one_that_failed_how(real_redis: ground.Client) -> None:
     handle = CodeQueue(real_redis, "code", abandon="keep").sync.submit("print(1)")
     waits = await why(real_redis, handle.id)
-    assert "it waits in queue 'code': no worker listens on queue 'code'" in waits.sentence
+    assert (
+        "it waits in queue 'code', number 1 of 1: no worker listens on queue 'code'"
+        in waits.sentence
+    )
     assert (await again(real_redis, handle.id)).sentence == (
         "here its program ran to its end and returned 0; it has no result to compare with"
     )

@@ -48,7 +48,7 @@ export function gate(host, route) {
     const found = await get(["gates", name]).catch((problem) => put(said, problem.message, "sentence warn"));
     if (!found) return;
     const g = found.gate;
-    put(said, sentenceOf(g), `sentence ${lookOf(g) || "well"}`);
+    put(said, found.why ? `${found.why}.` : sentenceOf(g), `sentence ${lookOf(g) || "well"}`);
     if (paused !== g.paused) { paused = g.paused; actions.replaceChildren(...changing(g, load)); }
     figures.replaceChildren(facts([
       ["in flight", inFlight(g)], ["limit", limit(g)], ["rate", g.rate && `${shortly(g.rate)} a second`], ["burst", g.burst],
@@ -99,11 +99,13 @@ const holderColumns = [
   { head: "lease ends in", kind: "number", cell: (l) => age(Math.max(0, l.expires_in)), sort: (l) => l.expires_in },
 ];
 const lineColumns = [
+  { head: "place", kind: "number", cell: (w) => w.place },
   { head: "waiter", kind: "name", cell: (w) => w.id },
   { head: "process", kind: "clip", cell: (w) => ({ text: w.process, href: to(["find"], { q: w.process }) }) },
   { head: "lane", kind: "number", cell: (w) => w.lane },
   { head: "share", cell: (w) => w.share },
   { head: "has waited", kind: "number", cell: (w) => age(w.waited) },
+  { head: "why", kind: "long", cell: (w) => w.waits },
 ];
 const stepColumns = [
   { head: "when", cell: (s) => clock(s.at) }, { head: "from", kind: "number", cell: (s) => shortly(s.before) },

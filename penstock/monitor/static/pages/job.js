@@ -59,7 +59,7 @@ function sentenceOf(found) {
   if (found.status === "failed") return `It failed: ${found.error.trim().split("\n").pop().slice(0, 300) || "its worker does not say why"}. ${waited}${gate}`;
   const meaning = OUTCOMES.find(([word]) => word === found.outcome);
   if (meaning) return `Its program ended with “${found.outcome}”: ${meaning[2]}. ${waited}${gate}`;
-  const said = { queued: `It waits in its queue${found.waits ? `: ${found.waits}` : ""}.`, started: "It runs.", finished: "It has finished.", deferred: "It waits for other jobs.", scheduled: "Its time has not come.", canceled: "It was cancelled.", stopped: "It was stopped." };
+  const said = { queued: `It waits in its queue, ${found.place}${found.waits ? `: ${found.waits}` : ""}.`, started: "It runs.", finished: "It has finished.", deferred: "It waits for other jobs.", scheduled: "Its time has not come.", canceled: "It was cancelled.", stopped: "It was stopped." };
   return `${said[found.status] || `It is ${found.status}.`} ${waited}${gate}`;
 }
 

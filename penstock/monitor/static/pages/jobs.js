@@ -14,7 +14,7 @@ export function jobColumns({ state = "" } = {}) {
     { head: "job", kind: "name", cell: (j) => ({ text: j.id, href: to(["jobs", j.id]), title: j.id }) },
     !state && { head: "queue", kind: "name", cell: (j) => ({ text: j.queue, href: to(["queues", j.queue]) }) },
     { head: "outcome", kind: "says", cell: (j) => j.outcome || j.status, sort: (j) => j.outcome || j.status },
-    { head: "what", kind: "clip", cell: (j) => j.description.replace(` ${j.id}`, "").slice(0, 200) },
+    { head: "what", kind: "clip", cell: (j) => (j.program ? { text: j.program, title: j.description } : j.description.replace(` ${j.id}`, "").slice(0, 200)) },
     state !== "waiting" && { head: "worker", kind: "name", cell: (j) => (j.worker ? { text: j.worker, href: to(["workers", j.worker]), title: j.worker } : "") },
     state === "waiting" && { head: "since", kind: "number", cell: (j) => ago(j.enqueued) },
     state === "running" && { head: "since", kind: "number", cell: (j) => ago(j.started) },

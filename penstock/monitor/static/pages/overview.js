@@ -127,6 +127,7 @@ const versionColumns = [
   { head: "ready by age", cell: (t) => byAge(t.versions.ready) },
   ...["slots", "parked", "again"].map((name) => ({ head: name, kind: "number", cell: (t) => t.versions[name] })),
   { head: "asks", kind: "number", cell: (t) => t.versions.waiting },
+  { head: "why asks wait", kind: "long", cell: (t) => t.versions.held_by },
   { head: "made in", kind: "number", cell: (t) => age(t.generation_seconds.delivered || null) },
   { head: "dropped ones in", kind: "number", cell: (t) => age(t.generation_seconds.dropped || null) },
   { head: "dropped", kind: "number", cell: ({ versions: v }) => (sum(v.dropped_by) ? `${((100 * sum(v.dropped_by)) / (sum(v.dropped_by) + sum(v.ages))).toFixed(1)} %` : "") },

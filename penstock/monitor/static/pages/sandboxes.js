@@ -30,7 +30,7 @@ export function sandboxes(host, route) {
   };
 }
 
-const STATES = [["", "any"], ["failing", "fails to end"], ...["CREATING", "STARTING", "READY", "TERMINATING"].map((state) => [state, state.toLowerCase()])];
+const STATES = [["", "any"], ["failing", "fails to end"], ...["WAITING", "CREATING", "STARTING", "READY", "TERMINATING"].map((state) => [state, state.toLowerCase()])];
 
 const columns = [
   { head: "sandbox", kind: "name", cell: (b) => b.name },
@@ -42,5 +42,5 @@ const columns = [
   { head: "owner", kind: "name", cell: (b) => b.owner },
   { head: "since", kind: "number", cell: (b) => (b.since && live.fleet ? `${age(Math.max(0, live.fleet.at - b.since))} ago` : ""), sort: (b) => b.since },
   { head: "tries", kind: "number", cell: (b) => b.tries || "", sort: (b) => b.tries },
-  { head: "last failure", kind: "long", cell: (b) => b.trouble },
+  { head: "why it waits, or does not end", kind: "long", cell: (b) => b.trouble || b.waits },
 ];
