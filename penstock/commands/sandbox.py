@@ -58,7 +58,7 @@ def _settings(given: dict[str, Any]) -> SandboxSettings:
 
 
 class _Commands(click.Group):
-    """Those that ask Redis are imported when asked for: `serve` and `run` need none."""
+    """Commands that ask Redis are imported when asked for: `serve` and `run` need none."""
 
     _OF_REDIS = ("kill", "ls", "reap")
 

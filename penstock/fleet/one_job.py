@@ -44,7 +44,7 @@ class Stored:
 
     @property
     def last(self) -> dict[bytes, bytes]:
-        """Its latest result; empty if there is none."""
+        """Return the job's latest result; empty if there is none."""
         return self.results[0][1] if self.results else {}
 
     def value(self) -> Any:

@@ -71,7 +71,7 @@ def starting_gates(names: Iterable[str]) -> list[str]:
 
 
 def with_reasons(boxes: Sequence[Sandbox], lines: Mapping[str, Sequence[Waiter]]) -> list[Sandbox]:
-    """Those that are not ready yet say why, with the place of their opener at a STARTING gate."""
+    """Sandboxes that are not ready say why, with the place of their opener at a STARTING gate."""
     opened = {(box.run, box.session): box.name for box in boxes if box.state in _ON_THEIR_WAY}
     return [
         replace(box, waits=_waits(box, opened.get((box.run, box.session), ""), lines))

@@ -64,7 +64,7 @@ def _not(job: str, why: str) -> Replay:
 
 
 def _for_a_look(request: Request) -> Request:
-    """With the output of the first case that fails: the verdicts do not depend on it."""
+    """Ask for the output of the first case that fails: the verdicts do not depend on it."""
     if isinstance(request, CodeRequest):
         return request
     return request.model_copy(update={"keep": "first_failure", "progress": False})

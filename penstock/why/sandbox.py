@@ -14,7 +14,7 @@ _MEANS = {
 
 
 async def explain_sandboxes(reader: FleetReader, id: str) -> list[Explained]:
-    """Those of that name, of that id at their provider, or that serve a session of that name."""
+    """Explain sandboxes of that name, of that id at their provider, or of such a session."""
     now = await reader.now()
     found = [box for box in await reader.sandboxes() if id in (box.name, box.id, box.session)]
     return [_explained(box, now) for box in found if id]
