@@ -10,6 +10,7 @@ from gateway.rows import rows_of
 from gateway.tree import described, lines
 from ground.lua import text_fields
 from penstock.fleet import FleetReader
+from penstock.fleet.lines import line_says
 from penstock.why.item import explain_item
 from penstock.why.model import Explained, Fact, Look, many
 
@@ -20,6 +21,7 @@ _CAUSES = {
     **_CUTS,
 }
 _SHOWN_TURNS = 100
+_ENGINE = "engine-"  # as gateway/engines/pool.py names gates; it brings an HTTP client
 
 
 async def explain_session(
@@ -42,10 +44,17 @@ async def explain_session(
     if waits:
         until = "until an engine answers, or the lease of the gateway's call ends"
         said.append(Fact("waits", f"{many(len(waits), 'turn')} under way, {until}"))
+        said += await _engines(reader)
     look: Look = "warn" if rows.masked else ""
     masked = f", and would be masked: {_cause(rows.cause)}" if rows.masked else ""
     sentence = f"it has no reward yet, it is {facts.get('state')}{masked}"
     return Explained("session", sid, buffer.task, sentence, look, tuple(said))
+
+
+async def _engines(reader: FleetReader) -> list[Fact]:
+    """The gates of engines that turns wait at; which of them is a session's, its gateway knows."""
+    busy = [one for one in await reader.gates() if one.name.startswith(_ENGINE) and one.waiting]
+    return [Fact("engine", line_says(one, ()), "warn", "gate", one.name) for one in busy]
 
 
 async def _ended(

@@ -12,10 +12,12 @@ import pytest
 import ground
 from buffer import RolloutBuffer, TaskConfig
 from gateway.calls import Call, Sent
+from gateway.engines.pool import gate_name
 from gateway.packing import floats_of, ids_of
 from ground.redis.connect import target_of
 from jail.judge.models import Checker, JudgeCase, JudgeRequest, JudgeResult
 from jail.models import CodeRequest
+from limiter import TokenBucket
 from penstock.fleet import FleetReader
 from penstock.why import Explained, NothingFound, explain
 from penstock.why.model import cut
@@ -223,6 +225,16 @@ async def test_turns_and_versions_of_a_session_are_in_the_list(real_redis: groun
     session = await bench.open("u1", "i1")
     begun = await bench.log.begin(session, Asked(b"d" * 16))
     assert isinstance(begun, Fresh)
+    gate = TokenBucket(real_redis, gate_name("http://10.0.0.7:30000"), limit=1)
+    held = await gate.acquire()
+    asking = asyncio.create_task(gate.acquire())
+    while not (await gate.status()).waiting:  # noqa: ASYNC110 - it waits on a connection of its own
+        await asyncio.sleep(0.01)
+    waits = await why(real_redis, session.sid)
+    assert said(waits, "waits").startswith("1 turn under way, until an engine answers")
+    assert said(waits, "engine").startswith("1 waits: gate 'engine-10.0.0.7-30000' is full")
+    held.release()
+    (await asking).release()
     call = Call(
         begun.call, delta=ids_of([1, 2]), out=ids_of([3, 4]), lps=floats_of([-0.1, -0.2]),
         spans=((2, 5),), req_digest=b"d" * 16, sent=Sent.WHOLE,
