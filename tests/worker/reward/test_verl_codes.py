@@ -316,12 +316,15 @@ def test_the_request_is_verls(fusion) -> None:
     }  # fmt: skip
 
 
-def test_what_ends_a_sandboxs_pause_is_another_attempt(fusion, attempts) -> None:
+def test_what_ends_a_sandboxs_pause_is_another_attempt(fusion, attempts, caplog) -> None:
+    caplog.set_level("INFO", "penstock.reward")
     attempts(4)
     fusion.script.extend([Answer.busy(), Answer.refusal(503), Answer.sandbox_error()])
     fusion.default = Answer.ok("42\n")
     assert check_correctness(fusion.url, cases(("1", "42")), ECHO)[0] == [True]
     assert fusion.requests == 4
+    said = [one.getMessage() for one in caplog.records if one.name == "penstock.reward"]
+    assert said == [f"attempt {n} failed" for n in (1, 2, 3)]
 
 
 def test_the_last_word_of_a_sandbox_that_failed_is_kept(fusion, attempts) -> None:
