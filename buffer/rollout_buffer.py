@@ -427,6 +427,8 @@ class SyncCatalog:
     stats = _blocking(Catalog.stats)
     rewards = _blocking(Catalog.rewards)
     groups = _blocking(Catalog.groups)
+    group = _blocking(Catalog.group)
+    holding = _blocking(Catalog.holding)
     items = _blocking(Catalog.items)
     quarantined = _blocking(Catalog.quarantined)
     requeue = _blocking(Catalog.requeue)
