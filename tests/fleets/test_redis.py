@@ -10,7 +10,7 @@ import pytest
 import redis
 import trustme
 
-from tests.fleets.surfaces import Fleet, note
+from tests.fleets.surfaces import NO_MONITOR, Fleet, note
 from tests.harness.sentinel import SentinelPair
 from tests.harness.servers import (
     PrivateRedis,
@@ -39,9 +39,9 @@ def test_no_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert (said.returncode, "PENSTOCK_REDIS_URL: not set" in said.stderr) == (2, True)
         shown = fleet.run("doctor", "--quiet", PENSTOCK_REDIS_URL="").stdout
         assert "no Redis is named, and none runs here" in shown
-        assert fleet.run("monitor", PENSTOCK_REDIS_URL="").returncode == 2
+        alert = fleet.alert_without_a_monitor("PENSTOCK_REDIS_URL: not set", PENSTOCK_REDIS_URL="")
     monkeypatch.undo()
-    note("no URL", verdict="exit code 2", level="bad", seconds=0, page="it does not start",
+    note("no URL", verdict="exit code 2", level="bad", seconds=0, page=NO_MONITOR, alert=alert,
          remedy="PENSTOCK_REDIS_URL: not set", status=True, top=True, doctor=True)  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_a_frozen_redis(private_redis: Start) -> None:
     with watched(server.url) as fleet:
         server.freeze()
         name = "a frozen Redis"
-        fleet.cannot_be_judged(name, "does not answer", page=False)
+        fleet.cannot_be_judged(name, "does not answer")
         server.thaw()
         fleet.is_well(name)
 
