@@ -117,6 +117,11 @@ def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisEr
         return _untrusted(subject, said)
     there = "a Redis that speaks TLS" if target.tls else "a Redis"
     start = f"tart {there} there, or unset {setting} to use a private one"
+    if "max number of clients" in said:
+        return RedisUnavailable(
+            f"{subject} takes no more connections: {said}. Raise its maxclients, or look for who "
+            "holds them: CLIENT LIST"
+        )
     hung_up = not target.tls and any(word in said for word in ("reset by peer", "closed by server"))
     remedy = f"If the port speaks TLS, write rediss://; else s{start}" if hung_up else f"S{start}"
     return RedisUnavailable(f"{subject} does not answer: {said}. {remedy}")

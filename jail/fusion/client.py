@@ -5,6 +5,7 @@ sandbox that hangs, drips or floods costs at most a deadline and a size.
 """
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -158,7 +159,7 @@ class SandboxFusion:
             ) from None
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as failure:
             raise SandboxUnreachable(
-                f"no connection to {endpoint.shown}: {type(failure).__name__} {failure}",
+                f"no connection to {endpoint.shown}: {_cause(failure)}",
                 reason="connect",
             ) from None
         except httpx.RequestError as failure:
@@ -187,6 +188,17 @@ class SandboxFusion:
                 "loop, or close it before using it on another"
             )
         return self._open
+
+
+def _cause(failure: BaseException) -> str:
+    """What the system said at the root: httpx and anyio say that all attempts failed."""
+    root: BaseException | None = failure
+    while root is not None:
+        if isinstance(root, OSError) and root.errno in (errno.EMFILE, errno.ENFILE):
+            return str(root)
+        inner = root.exceptions[0] if isinstance(root, BaseExceptionGroup) else None
+        root = inner or root.__cause__ or root.__context__
+    return f"{type(failure).__name__} {failure}"
 
 
 async def _read(reply: httpx.Response, most: int) -> bytes:

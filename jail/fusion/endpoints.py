@@ -22,7 +22,7 @@ import httpx
 
 from ground.backoff import backoff
 from ground.errors import SettingError
-from jail.errors import SandboxFailure, SandboxUnreachable
+from jail.errors import SandboxFailure, SandboxTimeout, SandboxUnreachable
 
 FIRST_ASIDE = 0.5
 LONGEST_ASIDE = 30.0
@@ -49,7 +49,7 @@ class Endpoint:
         if began < max(self.judged_from, self.aside_until):
             return  # programs that fail together are one failure, with those sent meanwhile
         self.failures += 1
-        self.unreachable = isinstance(failure, SandboxUnreachable)
+        self.unreachable = isinstance(failure, SandboxUnreachable | SandboxTimeout)
         asked = min(failure.retry_after or 0.0, LONGEST_ASIDE)
         aside = max(asked, backoff(self.failures, FIRST_ASIDE, LONGEST_ASIDE))
         self.judged_from, self.aside_until = now, now + aside
@@ -92,7 +92,7 @@ class Endpoints:
             endpoint.on_trial &= not trial
 
     def unreachable(self) -> list[str]:
-        """The endpoints that no program could reach when one last tried; from any thread."""
+        """The endpoints that gave no answer when a program was last sent there; from any thread."""
         return [endpoint.shown for endpoint in self.all if endpoint.unreachable]
 
     def _choose(self, now: float) -> Endpoint:

@@ -31,6 +31,7 @@ _QUIET = 60.0  # seconds without a masked program, and one with an outcome after
 _OLD_MASKED = 86_400.0
 _SKEW = 1.0
 _SLOW, _ENOUGH = 3.0, 5  # times as long as the others' jobs, of at least so many
+_NEARLY_ALL, _ENOUGH_PROGRAMS = 0.9, 20
 _LATE, _AT_LEAST = 3.0, 10.0  # times the usual time between two takes or versions, and seconds
 _STALE, _FEW = 0.5, 10  # share of the groups that got too old, of at least so many
 _FILLING = 0.9
@@ -48,6 +49,8 @@ class Rule(NamedTuple):
 VERDICTS: dict[str, Rule] = {
     "jobs_failed": Rule("programs", "Jobs raised an error within 15 minutes.",
         "Open the latest for its traceback. Then retry or delete them."),
+    "out_of_time": Rule("programs", "Nine of ten programs ran out of time in the last minute.",
+        "Look at one. Raise its limit, or see whether the sandbox's host is too slow."),
     "job_kills_workers": Rule("programs", "A job was given up, since each worker that ran it died.",
         "Look at its program. Do not retry it."),
     "masked": Rule("us", "Programs have no outcome: the sandbox failed, not they.",
@@ -58,10 +61,16 @@ VERDICTS: dict[str, Rule] = {
         "Raise maxmemory, or make room."),
     "redis_not_saving": Rule("us", "Redis cannot save to its disk, and refuses writes.",
         "Make room on its disk, and read its log."),
+    "data_lost": Rule("us", "Redis forgot a worker that lives, within an hour: it lost its data.",
+        "Find out why, and send the jobs and rollouts again: docs/guide/back-up.md."),
     "redis_evicts": Rule("us", "This Redis deletes keys if memory is short.",
         "Set maxmemory-policy noeviction."),
     "no_worker": Rule("us", "Jobs wait in a queue, and no worker listens to it.",
         "Start one, or correct the name of the queue."),
+    "workers_ending": Rule("us", "Jobs wait, and all workers of their queue are ending.",
+        "Start one; those that end finish what they run."),
+    "not_scheduled": Rule("us", "Scheduled jobs are due, and no scheduler enqueues them.",
+        "Start a worker with --with-scheduler."),
     "worker_silent": Rule("us", "A worker has no heartbeat, and no successor.",
         "Start it again. Others have its jobs by now."),
     "worker_refused": Rule("us", "Redis refuses what a worker asks.",
@@ -106,6 +115,8 @@ VERDICTS: dict[str, Rule] = {
         "Let `when_old` wait or mask, or raise `max_age`."),
     "held_back": Rule("capacity", "A gate is full, or grants at its rate.",
         "Raise its limit, or wait."),
+    "connections_short": Rule("capacity", "Redis has nearly as many connections as it may.",
+        "Raise its maxclients, or look for who holds them."),
     "redis_filling": Rule("capacity", "Redis uses 90 % of the memory it may.",
         "Slow the producers, or raise maxmemory."),
     "buffer_full": Rule("capacity", "A task holds as much as it may, so writers wait.",
@@ -201,6 +212,11 @@ def _of_server(server: Server) -> Iterator[Alarm]:
                 "warn", f"Redis uses {used:.0%} of its memory", "redis", "", "redis_filling",
                 "slow the producers, or raise maxmemory: docs/guide/full-redis.md",
             )  # fmt: skip
+    if server.max_clients and server.clients > _FILLING * server.max_clients:
+        yield Alarm(
+            "warn", f"Redis has {server.clients:,} of {server.max_clients:,} connections",
+            "redis", "", "connections_short", "raise its maxclients, or look for who holds them",
+        )  # fmt: skip
 
 
 _SERVER = {
@@ -245,6 +261,13 @@ def _of_queues(fleet: Fleet) -> Iterator[Alarm]:
                 "bad" if bad else "warn", f"{queue.reason}, and {wait}",
                 "queue", queue.name, queue.cause, queue.remedy,
             )  # fmt: skip
+        if queue.overdue:
+            due = _many(queue.overdue, "scheduled job is", "scheduled jobs are")
+            yield Alarm(
+                "warn", f"queue {queue.name!r}: {due} due, and no scheduler enqueues "
+                f"{'it' if queue.overdue == 1 else 'them'}", "queue", queue.name, "not_scheduled",
+                "start a worker with --with-scheduler",
+            )  # fmt: skip
     for queue in fleet.queues:
         if queue.ungated:
             text, _, remedy = queue.ungated.rpartition("; ")
@@ -267,6 +290,9 @@ def _masked(queue: Queue) -> Iterator[Alarm]:
 
 
 _CURES = (
+    (r"Too many open files",
+     "raise its worker's limit of open files (ulimit -n, LimitNOFILE), or lower --concurrency"),
+    (r"HTTP 40[45]", "no sandbox answers there: correct PENSTOCK_SANDBOX_FUSION_URL"),
     (r"\b40[13]\b|token|nauthorized",
      "give the workers that sandbox's token: PENSTOCK_SANDBOX_TOKEN"),
     (r"no connection|was cut|unreachable",
@@ -326,6 +352,21 @@ def _of_workers(workers: Sequence[Worker]) -> Iterator[Alarm]:
             "bad", f"{_many(count, 'worker', 'workers')} cannot reach the sandbox {url}", "worker",
             "", "sandbox_unreachable",
             "start that sandbox, or correct PENSTOCK_SANDBOX_FUSION_URL",
+        )  # fmt: skip
+    jobs, late = sum(one.pace[0] for one in living), sum(one.late for one in living)
+    if jobs >= _ENOUGH_PROGRAMS and late >= _NEARLY_ALL * jobs:
+        yield Alarm(
+            "warn", f"{late} of the {jobs} programs of the last minute ran out of time", "worker",
+            "", "out_of_time",
+            "look at one: raise its limit, or see whether the sandbox's host is too slow",
+        )  # fmt: skip
+    if forgotten := [one for one in living if 0 < one.forgotten < _NEWS_OF_SERVERS]:
+        last = min(one.forgotten for one in forgotten)
+        yield Alarm(
+            "warn", f"Redis lost its data {_ago(last)} ago: it knew "
+            f"{_many(len(forgotten), 'worker', 'workers')} no longer", "redis", "",
+            "data_lost",
+            "find out why, and send jobs and rollouts again: docs/guide/back-up.md",
         )  # fmt: skip
     releases = Counter(one.release for one in living if one.release)
     if len(releases) > 1:

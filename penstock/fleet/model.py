@@ -23,6 +23,8 @@ class Server:
     max_memory: int
     clients: int
     commands_per_second: int
+    max_clients: int = 0
+    """0 of a server that does not say."""
     trouble: tuple[tuple[str, str], ...] = ()
     """Why it takes no writes or may lose what it has, each a verdict and its sentence."""
 
@@ -65,6 +67,12 @@ class Worker:
     """Seconds that its machine's clock is before that of Redis."""
     pace: tuple[int, float] = (0, 0.0)
     """The jobs that it ended in the last minute, and how long they took together."""
+    late: int = 0
+    """Of these, programs that ran out of time."""
+    forgotten: float = 0.0
+    """Seconds since it found that Redis no longer knew it; 0 if it always did."""
+    ending: bool = False
+    """It takes no new job, and ends when those that run have."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,8 @@ class Queue:
     shared: int = 0
     """Of the finished ones, programs whose assertions ran in their own process."""
     masked: Masked = Masked()
+    overdue: int = 0
+    """Scheduled jobs that nobody has put into the queue, though they are due."""
     paused: bool = False
     breaker: str = "closed"
     """`open` or `half`, if its breaker has paused it."""

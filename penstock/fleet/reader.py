@@ -201,6 +201,7 @@ class FleetReader:
             used_memory=int(facts.get("used_memory", 0)),
             max_memory=int(facts.get("maxmemory", 0)),
             clients=int(facts.get("connected_clients", 0)),
+            max_clients=int(facts.get("maxclients", 0)),
             commands_per_second=int(facts.get("instantaneous_ops_per_sec", 0)),
             trouble=trouble_of(facts),
         )

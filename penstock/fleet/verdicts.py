@@ -107,6 +107,13 @@ def _standing(
         reason = f"queue {queue.name!r} is held back: {'; '.join(held.reason for held in holds)}"
         remedy = "; ".join(dict.fromkeys(held.remedy for held in holds))
         return Standing("held back", reason, remedy, holds[0].cause)
+    if all(worker.ending for worker in workers):
+        many = f"all {len(workers)} workers" if len(workers) > 1 else "the only worker"
+        reason = f"{many} of queue {queue.name!r} takes no new job, and ends when its jobs have"
+        return Standing(
+            "workers are full", reason.replace("takes", "take") if len(workers) > 1 else reason,
+            f"start one: {start_a_worker(queue.name)}", "workers_ending",
+        )  # fmt: skip
     if all(worker.state == "busy" for worker in workers):
         all_busy = f"all {len(workers)} workers are busy"
         return Standing("workers are full", all_busy, "start more, or raise their --concurrency")

@@ -15,6 +15,7 @@ from worker.outcomes import LATENCY_STEPS, PROGRAM_OUTCOMES
 SHOWN_JOBS = 30
 # Stock RQ's idle worker has a heartbeat every 405 s.
 SILENT_RQ = 435.0
+OVERDUE = 20.0  # seconds; RQ's scheduler looks every second
 _EXPLAINED = 5
 _DESCRIBED = 1000  # characters: people may put whole programs there
 UNHAPPY = tuple(outcome for outcome in PROGRAM_OUTCOMES if outcome != "finished")
@@ -22,7 +23,8 @@ _WORKER = (
     "state", "queues", "current_job", "last_heartbeat", "birth", "successful_job_count",
     "failed_job_count", "hostname", "pid", "penstock_gate",
     "penstock_unreachable", "penstock_jobs_at_once", "penstock_refused", "penstock_release",
-    "penstock_ahead", "penstock_pace",
+    "penstock_ahead", "penstock_pace", "shutdown_requested_date",
+    "penstock_forgotten",
     *(f"penstock_{outcome}" for outcome in UNHAPPY),
 )  # fmt: skip
 _JOB = (
@@ -48,16 +50,17 @@ async def read_queues(client: Any, workers: Sequence[Worker], now: float) -> lis
         pipe.zcard(f"rq:wip:{name}")
         pipe.zcard(f"rq:deferred:{name}")
         pipe.zcard(f"rq:scheduled:{name}")
+        pipe.zcount(f"rq:scheduled:{name}", "-inf", now - OVERDUE)
         pipe.hgetall(tagged("work", name))
         pipe.hgetall(tagged("work", name, "masked"))
-    rows = chunks(await pipe.execute(), 5)
+    rows = chunks(await pipe.execute(), 6)
     return [
         _with_masked(
             Queue(
             name=name, depth=waiting[name][0], oldest=waiting[name][1],
-            running=row[0], deferred=row[1], scheduled=row[2], workers=0,
-            **_counted(row[3]),
-            ), row[4], now,
+            running=row[0], deferred=row[1], scheduled=row[2], overdue=row[3], workers=0,
+            **_counted(row[4]),
+            ), row[5], now,
         )
         for name, row in zip(names, rows, strict=True)
     ]  # fmt: skip
@@ -159,7 +162,7 @@ def _less_replaced(workers: list[Worker], now: float) -> list[Worker]:
 
 def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float) -> Worker:
     state, queues, job, heard, birth, done, failed, host, pid, gate, away, room, *more = row
-    refused, release, ahead, pace, *unhappy = more
+    refused, release, ahead, pace, ending, forgotten, *unhappy = more
     programs = {what: _whole(n) for what, n in zip(UNHAPPY, unhappy, strict=True) if n}
     silent = max(0.0, now - (_moment(heard) or now))
     ours = gate is not None
@@ -174,7 +177,8 @@ def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float
         masked=programs.get("masked", 0), programs=programs,
         host=_text(host), pid=_whole(pid),
         unreachable=tuple(_text(away).split()), refused=_text(refused), release=_text(release),
-        ahead=_number(ahead), pace=_pace(_text(pace)),
+        ahead=_number(ahead), pace=_pace(_text(pace)), late=_late(_text(pace)),
+        forgotten=max(0.001, now - float(forgotten)) if forgotten else 0.0, ending=bool(ending),
     )  # fmt: skip
 
 
@@ -291,8 +295,13 @@ def _latency(what: str, fields: dict[str, int]) -> Latency:
 
 
 def _pace(said: str) -> tuple[int, float]:
-    jobs, _, seconds = said.partition(" ")
-    return int(_number(jobs.encode())), _number(seconds.encode())
+    jobs, seconds, *_ = [*said.encode().split(), b"", b""]
+    return int(_number(jobs)), _number(seconds)
+
+
+def _late(said: str) -> int:
+    """0 of a worker of an older release, which does not say."""
+    return int(_number(b"".join(said.encode().split()[2:3])))
 
 
 def _number(value: bytes | None) -> float:

@@ -1,5 +1,7 @@
 """Fleets whose jobs wait: a queue, a gate, a share or all workers hold them."""
 
+import datetime
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +12,12 @@ from ground.redis.url import parse_redis_url
 from limiter import TokenBucket
 from tests.fleets.surfaces import Fleet
 from tests.harness.servers import free_port, until
+from tests.worker.concurrent import chores
+from tests.worker.concurrent.crew import open_queue
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 
+CHORES = ("--allow", "tests.worker.concurrent.chores.*")
 RQ = Path(sys.executable).with_name("rq")
 
 
@@ -128,3 +133,32 @@ def gate_of_4(fleet: Fleet, fusion: ScriptedFusion) -> None:
 
 def rq(fleet: Fleet, command: str) -> None:
     subprocess.run([RQ, command, "-u", fleet.url], check=True, capture_output=True)
+
+
+def test_jobs_that_nobody_schedules(fleet: Fleet) -> None:
+    with ScriptedFusion() as fusion:
+        given = {"PENSTOCK_SANDBOX_FUSION_URL": fusion.url}
+        fleet.worker("code", *CHORES, **given)
+        long_ago = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=1)
+        open_queue(fleet.client).enqueue_at(long_ago, chores.nothing)
+        name = "jobs that nobody schedules"
+        said = "queue 'code': 1 scheduled job is due, and no scheduler enqueues it"
+        fleet.names(name, "not_scheduled", said, "--with-scheduler")
+        fleet.worker("code", "--with-scheduler", *CHORES, **given)
+        fleet.is_well(name)
+
+
+def test_all_workers_ending(fleet: Fleet) -> None:
+    with ScriptedFusion(default=Answer.ok(seconds=math.inf)) as fusion:
+        given = {"PENSTOCK_SANDBOX_FUSION_URL": fusion.url}
+        ending = fleet.worker("code", "--concurrency", "1", **given)
+        fleet.submit()
+        until(lambda: fusion.in_flight == 1, "its job runs")
+        ending.terminate()
+        fleet.submit(3)
+        name = "all workers ending, and jobs wait"
+        said = "the only worker of queue 'code' takes no new job, and ends when its jobs have"
+        fleet.names(name, "workers_ending", said, "penstock worker")
+        fusion.default = Answer.ok()
+        fleet.worker("code", **given)
+        fleet.is_well(name)

@@ -19,6 +19,7 @@ from tests.harness.servers import (
 )
 from tests.harness.tls import tls_front
 from tests.penstock.serving import monitor
+from tests.worker.scripted_fusion import ScriptedFusion
 
 Start = Callable[..., PrivateRedis]
 
@@ -158,3 +159,34 @@ def test_a_sentinel_without_quorum(tmp_path: Path) -> None:
             pair.primary.start()
             fleet.client.sadd("rq:queues", "rq:queue:code")
             fleet.is_well(name)
+
+
+def test_a_redis_that_lost_its_data(private_redis: Start) -> None:
+    with watched(private_redis().url) as fleet, ScriptedFusion() as fusion:
+        worker = fleet.worker("code", PENSTOCK_SANDBOX_FUSION_URL=fusion.url)
+        fleet.client.flushall()
+        name = "a Redis that lost its data"
+        said = "it knew 1 worker no longer"
+        fleet.names(name, "data_lost", said, "docs/guide/back-up.md")
+        assert "1 worker" in fleet.run("top", "--once").stdout, "it works on, and is known again"
+        worker.terminate()
+        worker.wait()
+        fleet.worker("code", PENSTOCK_SANDBOX_FUSION_URL=fusion.url)
+        fleet.is_well(name)
+
+
+def test_a_redis_without_connections(private_redis: Start) -> None:
+    server = private_redis()
+    with watched(server.url) as fleet, contextlib.ExitStack() as held:
+        for _ in range(60):
+            held.enter_context(contextlib.closing(redis.Redis.from_url(server.url))).ping()
+        used = int(fleet.client.info()["connected_clients"])
+        name = "a Redis that takes no more connections"
+        fleet.client.config_set("maxclients", used)
+        for command in ("status", "doctor --quiet"):
+            ended = fleet.run(*command.split())
+            assert "Raise its maxclients" in ended.stdout + ended.stderr, ended
+        fleet.client.config_set("maxclients", used + 4)
+        fleet.names(name, "connections_short", "connections", "raise its maxclients")
+        held.close()
+        fleet.is_well(name)

@@ -12,6 +12,7 @@ from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import open_queue
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
+from worker import CodeQueue, CodeRequest
 
 CHORES = ("--allow", "tests.worker.concurrent.chores.*")
 # A worker as it would be if its interpreter said something else of the machine.
@@ -260,3 +261,45 @@ def test_a_command_that_redis_forbids(fleet: Fleet) -> None:
             fleet.is_well(name)
     finally:
         fleet.client.execute_command("ACL", "DELUSER", "fleet")
+
+
+def test_a_frozen_sandbox(fleet: Fleet) -> None:
+    port = free_port()
+    sandbox = fleet.sandbox(port)
+    url = f"http://127.0.0.1:{port}"
+    given = {"PENSTOCK_SANDBOX_ATTEMPTS": "50", "PENSTOCK_SANDBOX_MARGIN": "1"}
+    fleet.worker("code", PENSTOCK_SANDBOX_FUSION_URL=url, **given)
+    sandbox.send_signal(signal.SIGSTOP)
+    quick = CodeRequest(code="print(1)", run_timeout=1, compile_timeout=1)
+    CodeQueue(fleet.url, "code", abandon="keep").sync.submit(quick)
+    name = "a frozen sandbox"
+    said = f"1 worker cannot reach the sandbox {url}"
+    fleet.names(name, "sandbox_unreachable", said, "start that sandbox")
+    sandbox.send_signal(signal.SIGCONT)
+    fleet.is_well(name)
+
+
+def test_all_programs_out_of_time(fleet: Fleet) -> None:
+    with ScriptedFusion(default=Answer.late()) as fusion:
+        fleet.worker("code", PENSTOCK_SANDBOX_FUSION_URL=fusion.url)
+        fleet.submit(20)
+        finished(fleet, 20)
+        name = "all programs out of time"
+        said = "20 of the 20 programs of the last minute ran out of time"
+        fleet.names(name, "out_of_time", said, "raise its limit")
+        fusion.default = Answer.ok()
+        fleet.submit(20)
+        fleet.is_well(name)
+
+
+def test_a_url_of_another_service(fleet: Fleet) -> None:
+    wrong = fleet.worker("code", PENSTOCK_SANDBOX_FUSION_URL=fleet.page)
+    fleet.submit(5)
+    finished(fleet, 5)
+    name = "a sandbox URL that names another service"
+    fleet.names(name, "masked", "answered HTTP 404", "correct PENSTOCK_SANDBOX_FUSION_URL")
+    wrong.terminate()
+    wrong.wait()
+    with ScriptedFusion() as fusion:
+        fleet.worker("code", PENSTOCK_SANDBOX_FUSION_URL=fusion.url)
+        is_back(fleet, name)

@@ -39,7 +39,7 @@ Reader = Callable[[Any], None]
 
 _ROOM = "penstock_jobs_at_once"
 _PACE_OVER = 60.0  # seconds, of whose jobs a beat says how long they took
-_DONE = ("successful_job_count", "failed_job_count", "total_working_time")
+_DONE = ("successful_job_count", "failed_job_count", "total_working_time", "penstock_timeout")
 
 
 class Heartbeat:
@@ -57,8 +57,10 @@ class Heartbeat:
         self._shift = shift
         self._release = metadata.version("penstock-rl")
         self._ahead = 0.0  # seconds that this machine's clock is before that of Redis
-        self._done: deque[tuple[float, int, float]] = deque()
+        self._done: deque[tuple[float, int, float, int]] = deque()
         self._refused = ""
+        self._beaten = False
+        self._forgotten = ""  # when Redis no longer knew this worker, if it ever did so
         self._connection = LastingConnection(target, self._lease / 6, SCRIPTS)
         self._stopping = threading.Event()
         self._tried = threading.Event()
@@ -92,7 +94,9 @@ class Heartbeat:
         self._connection.close()
 
     def _beat(self, began: float) -> None:
-        work: list[tuple[Command, Reader]] = [(c, _ignore) for c in self._about_worker()]
+        known, *more = self._about_worker()
+        work: list[tuple[Command, Reader]] = [(known, self._reads_known)]
+        work += [(command, _ignore) for command in more]
         work.append((("TIME",), self._reads_time))
         work.append((("HMGET", self._worker.key, *_DONE), self._reads_done(began)))
         held: dict[str, list[ClaimedJob]] = {queue: [] for queue in self._shift.commands}
@@ -123,39 +127,55 @@ class Heartbeat:
         unreachable = " ".join(unreachable_sandboxes(self._loop))
         refused = self._shift.refused or self._refused
         return [
-            ("HSET", worker.key, "last_heartbeat", utcformat(moment), "penstock_gate", gate),
+            # Its birth once more, and below its name: it was forgotten if it seemed dead, or Redis
+            # lost its data.
+            ("HSET", worker.key, "last_heartbeat", utcformat(moment), "penstock_gate", gate,
+             "birth", utcformat(worker.birth_date or moment), "hostname", worker.hostname,
+             "pid", worker.pid, "queues", ",".join(worker.queue_names())),
             ("HSET", worker.key, "penstock_unreachable", unreachable, _ROOM, self._shift.at_once,
-             "penstock_refused", refused, "penstock_pace", self._pace(),
+             "penstock_forgotten", self._forgotten, "penstock_refused", refused,
+             "penstock_pace", self._pace(),
              "penstock_release", self._release, "penstock_ahead", f"{self._ahead:.3f}"),
             ("EXPIRE", worker.key, ttl),
             ("EXPIRE", f"{worker.key}:executions", ttl),
-            # Once more: it was forgotten if it seemed dead, or Redis lost its data.
             ("SADD", "rq:workers", worker.key),
             *(("SADD", f"rq:workers:{queue}", worker.key) for queue in self._shift.commands),
             *([("SADD", INDEX, gate)] if gate else []),
         ]  # fmt: skip
+
+    def _reads_known(self, new_fields: int) -> None:
+        """After the first beat Redis has all these fields, unless it lost them."""
+        if new_fields and self._beaten:
+            self._forgotten = f"{time.time() - self._ahead:.3f}"
+            log.error(
+                "%s knew worker %s no longer, so it has lost its data", self._target,
+                self._worker.name,
+            )  # fmt: skip
+        self._beaten = True
 
     def _reads_time(self, reply: list[bytes]) -> None:
         """RQ stamps jobs by this machine's clock, and leases are measured by that of Redis."""
         self._ahead = time.time() - int(reply[0]) - int(reply[1]) / 1e6
 
     def _reads_done(self, began: float) -> Reader:
-        """How many jobs it has ended and how long it has worked, as RQ's record counts them."""
+        """How many jobs it has ended and how long it has worked, as RQ's record counts them; and
+        how many programs ran out of time."""
 
         def read(reply: list[bytes | None]) -> None:
-            succeeded, failed, seconds = (float(one or 0) for one in reply)
-            self._done.append((began, int(succeeded + failed), seconds))
+            succeeded, failed, seconds, late = (float(one or 0) for one in reply)
+            self._done.append((began, int(succeeded + failed), seconds, int(late)))
             while len(self._done) > 2 and began - self._done[0][0] > _PACE_OVER:
                 self._done.popleft()
 
         return read
 
     def _pace(self) -> str:
-        """How many jobs it ended in the last minute, and how long they took together."""
+        """How many jobs it ended in the last minute, how long they took together, and how many of
+        their programs ran out of time."""
         if not self._done:
             return ""
-        (_, before, had), (_, jobs, seconds) = self._done[0], self._done[-1]
-        return f"{jobs - before} {seconds - had:.3f}"
+        (_, before, had, were), (_, jobs, seconds, late) = self._done[0], self._done[-1]
+        return f"{jobs - before} {seconds - had:.3f} {late - were}"
 
     def _beats_of(
         self, commands: WorkCommands, jobs: list[ClaimedJob], moment: str, began: float

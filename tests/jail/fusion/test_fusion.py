@@ -4,7 +4,9 @@ import asyncio
 import json
 import logging
 import math
+import os
 import random
+import resource
 import threading
 import time
 from email.utils import formatdate
@@ -201,6 +203,23 @@ async def test_nobody_listens(fusion, sandbox):
     failure = await failure_of(sandbox)
     assert (type(failure), failure.reason) == (SandboxUnreachable, "connect")
     assert failure.may_be_running is False
+
+
+async def test_a_process_without_descriptors_does_not_blame_the_sandbox(fusion, sandbox):
+    fusion.default = Answer.ok(seconds=math.inf)
+    held = asyncio.create_task(sandbox.run(CodeRequest(code="print(1)")))
+    while not fusion.in_flight:  # noqa: ASYNC110 - it is on a thread of its own
+        await asyncio.sleep(0.01)
+    before, last = resource.getrlimit(resource.RLIMIT_NOFILE), os.dup(0)
+    os.close(last)  # the next descriptor has this number
+    resource.setrlimit(resource.RLIMIT_NOFILE, (last, before[1]))
+    try:
+        with pytest.raises(SandboxUnreachable, match="Too many open files"):
+            await sandbox.run(CodeRequest(code="print(1)"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        fusion.finish_held()
+    await held
 
 
 async def test_no_such_host():
