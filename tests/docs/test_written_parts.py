@@ -28,6 +28,7 @@ from penstock.demo.record import Outcome
 from penstock.doctor import packages
 from penstock.doctor import redis as doctor_redis
 from tests.architecture.source import PACKAGES, ROOT
+from tests.fleets import table
 
 # Packages that export names to Penstock's other packages only.
 NOT_FOR_USERS = {"worker.sandbox", "jail.serve"}
@@ -193,3 +194,8 @@ def test_a_new_package_with_public_names_is_in_the_python_reference() -> None:
         if "__all__" in file.read_text()
     }
     assert exporting - python_api.PACKAGES.keys() == NOT_FOR_USERS | EARLIER_NAMES
+
+
+def test_the_page_of_broken_fleets_has_every_fleet_of_the_suite_and_no_other() -> None:
+    assert len(table.fleets()) > 50
+    assert table.written() == table.fleets()

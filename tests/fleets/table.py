@@ -4,6 +4,8 @@ python -m tests.fleets.table
 """
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 from tests.architecture.source import ROOT
@@ -23,6 +25,20 @@ What each surface says of fleets that are really broken: processes killed, froze
 | Fleet | Verdict | named | `status` | `top` | page | `doctor` | alert | well again |
 |---|---|---|---|---|---|---|---|---|
 """  # noqa: E501
+FOOT = """
+## What no metric can see
+
+| What | Where it shows |
+|---|---|
+| A trainer or another client with a wrong URL, password or certificate | it ends with a sentence; its queue stays empty |
+| A certificate that will expire | nowhere, while connections are open; the next process that starts says so |
+| A worker without `--metrics-port` that does not start | no figures of its own. Jobs wait: `no_worker` |
+| Prometheus or Alertmanager themselves | nowhere: let another system watch them |
+| A checker that is wrong, and always says 0 | nowhere; [`penstock run`](../guide/why-nothing-runs.md) shows one program |
+
+`PenstockMonitorDown` and `PenstockProcessDown` fire for a process that Prometheus asks and that does not answer, also if
+it does not even start. `make conformance-alerts` runs every rule over time.
+"""
 
 
 def rows() -> list[dict[str, Any]]:
@@ -39,5 +55,18 @@ def line(row: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def fleets() -> set[str]:
+    """The names of all fleets that the suite breaks, as its files say them."""
+    said = "|".join(("name = ", r"note\(\s*", r"\.cannot_be_judged\(\s*", r"\.is_well\(\s*"))
+    files = Path(__file__).parent.glob("test_*.py")
+    return {name for file in files for name in re.findall(f'(?:{said})"([^"]+)"', file.read_text())}
+
+
+def written() -> set[str]:
+    """The fleets that the page has."""
+    cells = [line.split(" | ") for line in PAGE.read_text().splitlines()]
+    return {row[0].removeprefix("| ") for row in cells if len(row) == 9} - {"Fleet"}
+
+
 if __name__ == "__main__":
-    PAGE.write_text(HEAD + "\n".join(map(line, rows())) + "\n")
+    PAGE.write_text(HEAD + "\n".join(map(line, rows())) + "\n" + FOOT)

@@ -1,9 +1,13 @@
 """Fleets whose workers or sandboxes are broken."""
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.fleets.surfaces import QUICK, Fleet
 from tests.harness.servers import free_port, until
@@ -303,3 +307,39 @@ def test_a_url_of_another_service(fleet: Fleet) -> None:
     with ScriptedFusion() as fusion:
         fleet.worker("code", PENSTOCK_SANDBOX_FUSION_URL=fusion.url)
         is_back(fleet, name)
+
+
+PIDS = Path("/sys/fs/cgroup/pids")
+
+
+@pytest.mark.skipif(not os.access(PIDS, os.W_OK), reason="no cgroup of pids that we may write")
+def test_a_sandbox_host_out_of_pids(fleet: Fleet) -> None:
+    port = free_port()
+    sandbox = fleet.sandbox(port)
+    fleet.worker("code", PENSTOCK_SANDBOX_FUSION_URL=f"http://127.0.0.1:{port}")
+    fleet.submit()
+    finished(fleet, 1)
+    group = PIDS / f"penstock-test-{sandbox.pid}"
+    group.mkdir()
+    try:
+        for pid in family_of(sandbox.pid):
+            (group / "cgroup.procs").write_text(str(pid))
+        (group / "pids.max").write_text("1")
+        fleet.submit(10)
+        finished(fleet, 11)
+        name = "a sandbox host out of pids"
+        fleet.names(name, "masked", "Resource temporarily unavailable", "more processes")
+        (group / "pids.max").write_text("max")
+        is_back(fleet, name)
+    finally:
+        sandbox.terminate()
+        sandbox.wait(100)
+        until(lambda: not (group / "cgroup.procs").read_text(), "an empty group")
+        group.rmdir()
+
+
+def family_of(pid: int) -> list[int]:
+    """A process, and all that descend from it."""
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    born = {int(child) for listed in children for child in listed.read_text().split()}
+    return [pid, *(one for child in sorted(born) for one in family_of(child))]
