@@ -38,7 +38,7 @@ FOOT = """
 
 `PenstockMonitorDown` and `PenstockProcessDown` fire for a process that Prometheus asks and that does not answer, also if
 it does not even start. `make conformance-alerts` runs every rule over time.
-"""
+"""  # noqa: E501
 
 
 def rows() -> list[dict[str, Any]]:
