@@ -58,7 +58,7 @@ def _judged(request: JudgeRequest | None, result: JudgeResult) -> Said:
     if at is not None:
         facts += _of_case(request, result, at)
     facts += _others(result, at)
-    if result.message:
+    if result.message and result.message not in result.evidence.values():
         facts.append(Fact("message", cut(result.message)))
     compiled = result.compile_result
     if compiled is not None and (compiled.return_code or compiled.status != "Finished"):
@@ -101,11 +101,12 @@ def _counted(result: JudgeResult) -> str:
 def _of_case(request: JudgeRequest | None, result: JudgeResult, at: int) -> Iterator[Fact]:
     """The case that decides, in full."""
     look: Look = "warn" if result.verdicts[at] in "MS" else "bad"
+    by_value = request is not None and bool(request.function) and request.judges_values
     yield Fact(f"case {at}", _end_of(result, at), look)
     if said := result.evidence.get(at):
         yield Fact("evidence", cut(said))
     if (comment := result.comments.get(at)) and comment != result.evidence.get(at):
-        yield Fact("comment", cut(comment))
+        yield Fact("returned" if by_value else "comment", cut(comment))
     if code := result.exits.get(at):
         yield Fact("exit", f"code {code}" if code > 0 else f"signal {-code}")
     if request is not None and request.cases is not None:
@@ -117,8 +118,7 @@ def _of_case(request: JudgeRequest | None, result: JudgeResult, at: int) -> Iter
     if used := _used(request, result, at):
         yield Fact("used", used)
     if request is not None and result.verdicts[at] == "W" and not request.checker:
-        by = "by value" if request.function and request.judges_values else request.compare.rule
-        yield Fact("compared", f"{by}" if by == "by value" else f"by the rule {by}")
+        yield Fact("compared", "by value" if by_value else f"by the rule {request.compare.rule}")
 
 
 def of_case(case: JudgeCase) -> Iterator[Fact]:

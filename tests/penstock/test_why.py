@@ -136,6 +136,7 @@ async def test_ten_samples_of_a_verdict_are_explained_and_judged_to_the_same(
         assert said(found, "queue").startswith("code, waited")
         assert said(found, "program").startswith("python")
         assert said(found, "evidence") == _first_evidence(result)
+        assert (said(found, "returned") != "") == ("return [x]" in sample.code)
         once_more = await again(real_redis, job)
         assert once_more.same is True, once_more
         assert sample.says in once_more.sentence
@@ -158,7 +159,7 @@ async def test_ten_samples_that_the_sandbox_broke_are_explained_and_judged_here(
         found = await why(real_redis, result.correlation_id)
         assert found.sentence.startswith("it has no reward, it is masked: case 0 has no verdict")
         assert "no fault of the program: the sandbox or Penstock failed" in found.sentence
-        assert "127.0.0.1:9" in said(found, "message")
+        assert "127.0.0.1:9" in said(found, "evidence")
         once_more = await again(real_redis, result.correlation_id)
         assert once_more.same is False
         assert "its reward is 1: 2 of 2 cases passed" in once_more.sentence
