@@ -5,6 +5,7 @@ import { h } from "../dom.js";
 import { age } from "../format.js";
 import { Listing, choice, refill, typed } from "../listing.js";
 import { live } from "../live.js";
+import { to } from "../router.js";
 import { Table } from "../table.js";
 import { registryColumns } from "./overview.js";
 
@@ -33,7 +34,7 @@ export function sandboxes(host, route) {
 const STATES = [["", "any"], ["failing", "fails to end"], ...["WAITING", "CREATING", "STARTING", "READY", "TERMINATING"].map((state) => [state, state.toLowerCase()])];
 
 const columns = [
-  { head: "sandbox", kind: "name", cell: (b) => b.name },
+  { head: "sandbox", kind: "name", cell: (b) => ({ text: b.name, href: to(["why", b.name]), title: b.name }) },
   { head: "id", kind: "name", cell: (b) => (b.id.startsWith(b.name) ? b.id.slice(b.name.length) : b.id) }, // the local provider's repeats the name
   { head: "run", kind: "name", cell: (b) => b.run },
   { head: "provider", cell: (b) => b.provider },
