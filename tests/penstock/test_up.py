@@ -305,7 +305,7 @@ async def test_the_last_words_of_a_service_are_not_those_of_an_earlier_start(
     (tmp_path / "log").write_text("penstock: of last week\n")
     refused = service.Service("worker", ["worker", "--concurrency", "none"], dict(os.environ),
                               tmp_path / "log", print, "http://127.0.0.1:1")  # fmt: skip
-    with pytest.raises(service.ServiceFailed, match=r"worker: PENSTOCK_CONCURRENCY"):
+    with pytest.raises(service.ServiceFailed, match=r"worker: --concurrency \(PENSTOCK_CONCURRENCY\)"):
         await refused.keep()
     assert "of last week" in refused.log.read_text()
 
