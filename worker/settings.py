@@ -196,8 +196,8 @@ class QueueSettings(Settings):
     result_ttl: int = Field(
         3600,
         ge=60,
-        description="Seconds for which Redis keeps a job that has ended, and its result. Set it on"
-        " workers too, for cases above 16 kB.",
+        description="Seconds for which Redis keeps a job's end. Set it on workers too, for"
+        " cases above 16 kB.",
     )
 
     @field_validator("share")

@@ -49,6 +49,12 @@ def note(fleet: str, **row: Any) -> None:
     file.write_text(json.dumps(before | row))
 
 
+def _alarms(shown: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a message of the page's stream calls wrong; one of trouble has no fleet."""
+    found: list[dict[str, Any]] = shown.get("fleet", {}).get("alarms", [])
+    return found
+
+
 class Fleet:
     """One Redis, its monitor, and the processes that a test starts beside them."""
 
@@ -129,7 +135,7 @@ class Fleet:
         top = self.run("top", "--once")
         assert (top.returncode, words in top.stdout) == (1, True), top
         assert problem["remedy"][:40] in top.stdout
-        self.on_the_page(lambda shown: verdict in {a["verdict"] for a in shown["fleet"]["alarms"]})
+        self.on_the_page(lambda shown: verdict in {a["verdict"] for a in _alarms(shown)})
         doctor = json.loads(self.run("doctor", "--json").stdout)["findings"]
         if verdict.startswith("redis_"):  # of a Redis that does not serve, that is enough
             assert any(one["verdict"] == "fail" for one in doctor if one["section"] == "redis")
@@ -151,7 +157,7 @@ class Fleet:
         assert doctor["ready"] is False
         assert any(words in each["fact"] for each in doctor["findings"]), doctor
         if page:
-            self.on_the_page(lambda shown: bool(shown.get("reason") or shown["fleet"]["alarms"]))
+            self.on_the_page(lambda shown: bool(shown.get("reason") or _alarms(shown)))
             alert = self.alert()
         else:
             alert = self.alert_without_a_monitor(words)
@@ -168,11 +174,7 @@ class Fleet:
             raise
         assert self.code == (1 if self.problems else 0)
         self.on_the_page(
-            lambda shown: (
-                {a["verdict"] for a in shown["fleet"]["alarms"]} <= left
-                if "fleet" in shown
-                else False
-            )
+            lambda shown: "fleet" in shown and {a["verdict"] for a in _alarms(shown)} <= left
         )
         note(fleet, well=True)
 

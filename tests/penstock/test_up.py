@@ -263,7 +263,7 @@ def test_a_second_one_elsewhere_does_not_take_the_firsts_services_for_its_own(
         said = second.stderr.splitlines()[-1]
         assert "Address already in use by process " in said
         assert "penstock.up.child" in said
-        assert re.search("(buffer: PENSTOCK_BUFFER|monitor: PENSTOCK_MONITOR)_PORT", said), said
+        assert re.search(r"(buffer|monitor): --port \(PENSTOCK_(BUFFER|MONITOR)_PORT\)", said), said
 
 
 @pytest.mark.timeout(600)
@@ -305,7 +305,9 @@ async def test_the_last_words_of_a_service_are_not_those_of_an_earlier_start(
     (tmp_path / "log").write_text("penstock: of last week\n")
     refused = service.Service("worker", ["worker", "--concurrency", "none"], dict(os.environ),
                               tmp_path / "log", print, "http://127.0.0.1:1")  # fmt: skip
-    with pytest.raises(service.ServiceFailed, match=r"worker: --concurrency \(PENSTOCK_CONCURRENCY\)"):
+    with pytest.raises(
+        service.ServiceFailed, match=r"worker: --concurrency \(PENSTOCK_CONCURRENCY\)"
+    ):
         await refused.keep()
     assert "of last week" in refused.log.read_text()
 
@@ -337,7 +339,7 @@ def test_a_setting_that_cannot_work_ends_it_with_that_sentence(tmp_path: Path) -
                "PENSTOCK_BUFFER_PORT": str(taken.getsockname()[1])}  # fmt: skip
         result = run("up", "--workers", "0", **env)
     assert result.returncode == 2
-    assert "buffer: PENSTOCK_BUFFER_PORT" in result.stderr.splitlines()[-1]
+    assert "buffer: --port (PENSTOCK_BUFFER_PORT)" in result.stderr.splitlines()[-1]
     until(lambda: processes_of(tmp_path) == [], "nothing left", within=100)
 
 

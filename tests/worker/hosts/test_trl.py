@@ -44,7 +44,9 @@ async def test_what_is_masked_is_counted_by_reason() -> None:
         log_metric=metrics.__setitem__, log_extra=table.__setitem__,
     )  # fmt: skip
     assert metrics == {"penstock/masked": 2.0, "penstock/masked/unreadable": 2.0}
-    assert table == {"penstock_reason": ["unreadable", "unreadable", ""]}
+    assert table == {
+        "penstock_reason": ["unreadable", "unreadable", ""], "penstock_job": ["", "", ""],
+    }  # fmt: skip
 
 
 async def test_other_rewards_are_added_and_one_that_is_unknown_masks_the_row() -> None:
