@@ -272,5 +272,6 @@ def test_while_one_pauses_before_its_next_attempt_others_send(redis, monkeypatch
     monkeypatch.setattr(store, "_send", fails_once)
     monkeypatch.setattr("worker.queue.suite_store.time.sleep", lambda _: store.send(other))
     store.send(first)
+    store._client.close()
 
     assert sent == [first.ref, other.ref, first.ref]
