@@ -171,7 +171,7 @@ def _way(result: JudgeResult, at: int) -> tuple[str, str]:
 
 
 def _ran(request: CodeRequest | None, result: CodeResult) -> Said:
-    """A program that was run, and not judged: whoever asked for it compares what it printed."""
+    """A program that was run, and not judged: its caller compares what it printed."""
     code = last.return_code if (last := result.run_result or result.compile_result) else None
     reason = result.error_reason.replace("_", " ")
     look: Look = "bad"

@@ -185,12 +185,14 @@ async def test_what_a_gateway_refuses_is_an_error_of_the_caller(
 
 async def test_a_gateway_that_is_not_there_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.rollout.exact._PATIENT", {"max_retries": 0})
-    url = f"http://127.0.0.1:{free_port()}/v1"
+    place = f"127.0.0.1:{free_port()}"
+    url = f"http://any:s3cret@{place}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="token") as client:
         playing = Rollout(client, "m", task="math")
         trajectory = await playing.run(playing.request(HELLO))
     assert trajectory.exit_reason.startswith("gateway: Connection error")
-    assert url.removesuffix("/v1") in trajectory.exit_reason
+    assert f"http://{place}" in trajectory.exit_reason
+    assert "s3cret" not in trajectory.exit_reason
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ that the engine had given already, and no turn is sampled twice.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,6 @@ from worker.rollout.trajectory import Masked, Row, StopReason, Trajectory
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-
-log = logging.getLogger("penstock.rollout")
 
 _PATIENT: Any = {"max_retries": 8}  # some 40 s: a gateway that was killed is back by then
 
@@ -32,7 +29,8 @@ class Sessions:
     def __init__(self, client: AsyncOpenAI, task: str) -> None:
         url = str(client.base_url)
         if not url.endswith("/v1/"):
-            raise ValueError(f"with `task` the client's base_url is a gateway's, …/v1, not {url}")
+            shown = _without_password(client.base_url)
+            raise ValueError(f"with `task` the client's base_url is a gateway's, …/v1, not {shown}")
         self._client = client
         self._url = f"{url.removesuffix('v1/')}tasks/{task}/sessions"
 
@@ -53,8 +51,8 @@ class Sessions:
             if refusal.status_code == 409:
                 raise Masked(f"gateway: {_said(refusal)}") from None
             raise GatewayRefusal(
-                f"the gateway at {self._url} refused a session ({refusal.status_code}):"
-                f" {_said(refusal)}"
+                f"the gateway at {_without_password(refusal.request.url)} refused a session"
+                f" ({refusal.status_code}): {_said(refusal)}"
             ) from None
         client = self._client.with_options(api_key=opened["key"], **_PATIENT)
         return Session(self._client, client, f"{self._url}/{opened['session']}")
@@ -105,11 +103,17 @@ async def _answer(asking: Awaitable[object]) -> Any:
     try:
         return await asking
     except APIConnectionError as failure:
-        raise Masked(f"gateway: {failure} ({failure.request.url})") from failure
+        where = _without_password(failure.request.url)
+        raise Masked(f"gateway: {failure} ({where})") from failure
     except APIStatusError as failure:
         if failure.status_code == 429 or failure.status_code >= 500:
             raise Masked(f"gateway: {failure.status_code}: {_said(failure)}") from failure
         raise
+
+
+def _without_password(url: Any) -> Any:
+    """A URL as it may be shown: a gateway's token may be in it."""
+    return url.copy_with(username=None, password=None)
 
 
 def _said(refusal: Any) -> str:
