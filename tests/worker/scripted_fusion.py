@@ -109,6 +109,9 @@ class ScriptedFusion:
             await self._stop.wait()
             for task in self._tasks:
                 task.cancel()
+            # A connection that was being accepted becomes one first: only then can it be cut.
+            accepting = asyncio.all_tasks() - {asyncio.current_task()}
+            await asyncio.gather(*accepting, return_exceptions=True)
 
         asyncio.run(main())
 
@@ -200,6 +203,8 @@ class _Connection(asyncio.Protocol):
         self.transport = transport
         self.fusion.connections += 1
         self.fusion._open.add(self)
+        if not self.fusion._server.is_serving():
+            transport.abort()
 
     def connection_lost(self, _: Exception | None) -> None:
         self.fusion._open.discard(self)
