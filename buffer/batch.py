@@ -1,4 +1,5 @@
-"""What a reader gets: whole groups, and the figures of all that was written since the last."""
+"""A batch is what a reader gets: whole groups, and the figures of all that was written since the
+last."""
 
 import json
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ class Batch:
 
     @property
     def meta_info(self) -> dict[str, Any]:
-        """What slime's client reads besides the data."""
+        """The fields that slime's client reads besides the data."""
         figures = {
             **self.figures, "finished_groups": self.finished_groups, "receipt": self.receipt
         }  # fmt: skip

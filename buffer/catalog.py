@@ -78,7 +78,7 @@ _PUBLISHED = 9  # versions, by which it is known how often one is published
 
 
 class Catalog:
-    """One task's groups and counters."""
+    """The groups and counters of one task, for those who look and repair."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -133,8 +133,8 @@ class Catalog:
         return tuple(int(n or 0) for n in await link.command("HMGET", key, *REWARD_STEPS))
 
     async def rollout(self) -> str:
-        """What happens to the rollout that was started here: preparing, running, finished or
-        failed; empty if none was."""
+        """The state of the rollout that was started here: preparing, running, finished or failed;
+        empty if none was."""
         state = await self._task.link.command("HGET", self._task.key("rollout"), "state")
         return state.decode() if state else ""
 
@@ -169,20 +169,21 @@ class Catalog:
         return await self._infos([(gid, 0.0, reason.decode()) for gid, reason in rows])
 
     async def items(self, instance_id: str | int, round_number: int = 0) -> list[Item]:
-        """One group's raw items, by arrival."""
+        """Read the raw items of one group, by arrival."""
         values = await self._task.link.command(
             "HVALS", self._task.group_key(f"{instance_id}:{round_number}")
         )
         return by_arrival(values)
 
     async def state(self, instance_id: str | int, round_number: int = 0) -> str:
-        """One group's, as `GroupInfo` has it; empty if nothing is known of the group."""
+        """Read the state of one group, as `GroupInfo` has it; empty if nothing is known of the
+        group."""
         meta = self._task.meta_key(f"{instance_id}:{round_number}")
         state = await self._task.link.command("HGET", meta, "state")
         return state.decode() if state else ""
 
     async def group(self, instance_id: str | int, round_number: int = 0) -> GroupInfo | None:
-        """What is known of one group, except since when it waits; None if that is nothing."""
+        """Read what is known of one group, except since when it waits; None if that is nothing."""
         gid = f"{instance_id}:{round_number}"
         (found,) = await self._infos([(gid.encode(), 0.0, "")])
         return None if found.state == "vanished" else found
@@ -258,7 +259,7 @@ class Catalog:
         return int(await self._task.link.command("HGET", self._task.key("state"), "paused") or 0)
 
     async def _infos(self, rows: list[tuple[bytes, float, str]]) -> list[GroupInfo]:
-        """What is known of groups that have a score in an index and a reason; read in one
+        """Read what is known of groups that have a score in an index and a reason, in one
         pipeline."""
         keys = [self._task.meta_key(gid.decode()) for gid, _, _ in rows]
         metas = await self._piped([("HMGET", key, *_META) for key in keys])

@@ -1,4 +1,4 @@
-"""What a task counts, and the states of its groups, as operators see them."""
+"""The counters of a task and the states of its groups, as operators see them."""
 
 STATES = ("open", "ready", "leased", "kept", "delivered", "discarded", "quarantined")
 COUNTERS = {

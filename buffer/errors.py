@@ -1,4 +1,4 @@
-"""What can go wrong with a buffer.
+"""The errors of a buffer.
 
 PenstockError
 └── RolloutBufferError     the base of this branch

@@ -36,7 +36,7 @@ class GroupFunctions:
 
 
 class FunctionFailed(Exception):
-    """One of a task's own functions raised; the message says which, and what."""
+    """A function of the task raised; the message says which, and what."""
 
 
 def naming_itself(function: Callable[..., T], name: str, task: str) -> Callable[..., T]:
@@ -80,7 +80,7 @@ async def in_own_thread(call: Callable[[], T], seconds: float) -> T:
 
 
 def reason_of(failure: BaseException) -> str:
-    """What a user's code failed with, for the quarantine and the log."""
+    """The reason why a user's code failed, for the quarantine and the log."""
     try:
         said = str(failure)
     except BaseException as broken:  # noqa: BLE001 - a user's exception is a user's code too

@@ -1,4 +1,4 @@
-"""One trajectory at the door: read, checked, and turned into what Redis keeps.
+"""A trajectory is read and checked at this door, and turned into what Redis keeps.
 
 An item is a JSON object with an `instance_id`; everything else in it is the user's.
 What is refused here could not be stored, or could not be read back as JSON.
@@ -99,7 +99,7 @@ def parse_json(body: bytes) -> tuple[Any, str]:
 
 
 def stored_item(value: bytes) -> tuple[int, dict[str, Any]]:
-    """What Redis kept, as (place of arrival, item)."""
+    """The place of arrival and the item of a value in Redis."""
     place, _, payload = value.partition(b" ")
     if not payload.startswith(b"{"):
         payload = zlib.decompress(payload)

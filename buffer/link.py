@@ -55,7 +55,7 @@ class Link:
         return await self.outlast(lambda: script.call_async(self.client(), keys, args))
 
     async def command(self, *parts: Any) -> Any:
-        """One plain command that may be repeated."""
+        """Send one plain command that may be repeated."""
         return await self.outlast(lambda: self.client().execute_command(*parts))
 
     async def outlast(self, call: Callable[[], Awaitable[T]]) -> T:

@@ -56,7 +56,7 @@ _SLOTS = ("granted", "done", "back", "lapsed", "overdue", "old")
 
 
 async def _enter_versions(sheet: Sheet, buffer: RolloutBuffer) -> None:
-    """What a policy on versions adds."""
+    """Add the figures of a policy on versions."""
     now = await buffer.versions()
     if now.version is None:
         return

@@ -191,7 +191,7 @@ class RolloutBuffer:
         round_number: int | None = None,
         wait: float = 30.0,
     ) -> AsyncIterator[Slot]:
-        """One slot, for the block; `NotAdmitted` if there is none in time. A block that fails
+        """Hold one slot for the block; `NotAdmitted` if there is none in time. A block that fails
         gives its group to another generator."""  # fmt: skip
         slot = await self._one_slot(instance_id, round_number, wait)
         try:
@@ -419,7 +419,7 @@ class SyncSlot:
 
 
 class SyncCatalog:
-    """What `buffer.sync.catalog` gives: methods as on `buffer.catalog`, but they block."""
+    """The catalog for threads, as `buffer.sync.catalog` has it: its methods block."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._of = catalog
@@ -437,7 +437,7 @@ class SyncCatalog:
 
 
 class SyncRolloutBuffer:
-    """What `buffer.sync` gives: methods as on `RolloutBuffer`, which block the calling thread."""
+    """The buffer for threads, as `buffer.sync` has it: its methods block the calling thread."""
 
     def __init__(self, buffer: RolloutBuffer) -> None:
         self._of = buffer

@@ -38,7 +38,7 @@ def first_problem(refusal: ValidationError, whole: str) -> tuple[str, str]:
 
 
 class BufferSettings(Settings):
-    """What a process that serves or fills buffers needs to know."""
+    """The settings of a process that serves or fills buffers."""
 
     buffer_host: str = Field("127.0.0.1", description="Address that the buffer server listens on.")
     buffer_port: int = Field(8889, ge=0, le=65535, description="Port of the buffer server.")
@@ -108,7 +108,7 @@ class BufferSettings(Settings):
 
 
 class TaskConfig(BaseModel):
-    """One task's settings, by the names slime's document gives them; times are in seconds.
+    """The settings of one task, by the names slime's document gives them; times are in seconds.
 
         config = TaskConfig(group_size=8, group_timeout_seconds=600)
 

@@ -1,4 +1,4 @@
-"""What an item says of the versions that made it: `version_start` and `version_end`, run-length
+"""The spans of an item say which versions made it: `version_start` and `version_end`, run-length
 `versions` as `[[tokens, version], …]`, or slime's `weight_versions`, one for each engine's answer.
 An item with several rows of tokens has a list of `versions` per row.
 

@@ -1,4 +1,4 @@
-"""One task of one run in Redis: where its keys are, what its settings are, its scripts."""
+"""A task of one run in Redis has its keys, its settings and its scripts here."""
 
 import asyncio
 import contextlib
@@ -124,11 +124,11 @@ class Task:
         return tagged("buffer", in_run(self.run, self.name), f"group:{gid}")
 
     def meta_key(self, gid: str) -> str:
-        """What is known of a group."""
+        """The key of what is known of a group."""
         return tagged("buffer", in_run(self.run, self.name), f"group:{gid}:meta")
 
     def batch_key(self, receipt: str) -> str:
-        """What is known of a batch that was handed out."""
+        """The key of what is known of a batch that was handed out."""
         return tagged("buffer", in_run(self.run, self.name), f"batch:{receipt}")
 
     def turn_key(self, ask: str) -> str:
@@ -238,7 +238,8 @@ class Task:
         return config.model_copy(update={"max_bytes": int(room * _SHARE)})
 
     async def _room(self) -> int:
-        """What Redis may use: its maxmemory, else its machine's memory, else this machine's."""
+        """The bytes that Redis may use: its maxmemory, else its machine's memory, else this
+        machine's."""
         try:
             info = await self.link.outlast(lambda: _memory_info(self.link))
         except (NoPermissionError, ResponseError):

@@ -1,4 +1,4 @@
-"""What a trace shows of a buffer: writes, takes, and in a take each group with its items.
+"""A buffer's spans: writes, takes, and in a take each group with its items.
 
 The items of a group were made in traces of their own. So a group's span links to each of them.
 """

@@ -19,7 +19,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 
 class Outcome(StrEnum):
-    """What happened to an item; all but `full` are success for its writer."""
+    """An item's outcome; all but `full` are success for its writer."""
 
     STORED = "stored"
     REPEATED = "repeated"  # its uid is known: this is a retry
@@ -85,7 +85,7 @@ class _Line:
                     ticket.note(outcome, wait)
 
     async def _send(self, entries: list[Entry]) -> tuple[float, list[Outcome]]:
-        """One script call; entries of one group travel together."""
+        """Write entries by one script call; those of one group travel together."""
         places = _by_group(entries)
         args = list(_arguments([[entries[place] for place in group] for group in places]))
         reply = await self._task.call("write", self._rollout, *args)
@@ -106,7 +106,7 @@ class _Line:
 
 
 class _Ticket:
-    """One caller's entries, in order; chunks are too, so outcomes come back in order."""
+    """A ticket collects the outcomes of one caller's entries, in order."""
 
     def __init__(self, size: int) -> None:
         self._size = size

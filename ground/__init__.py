@@ -1,4 +1,4 @@
-"""What the rooms stand on: settings, connections, the embedded server, Lua, logs.
+"""All rooms stand on this one: settings, connections, the embedded server, Lua, logs.
 
 What needs redis-py or pydantic is imported when it is first named: the hub of a machine's
 sandboxes and the help of the command need no Redis, and a gate needs no settings.

@@ -21,7 +21,7 @@ ROUND = 10.0  # seconds for which those are waited for; then the dead are forgot
 
 
 class State(StrEnum):
-    """What may begin."""
+    """A breaker's state says what may begin."""
 
     CLOSED = "closed"  # everything
     OPEN = "open"  # nothing
@@ -29,7 +29,7 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
-    """What happens to it."""
+    """An event moves a breaker from one state to another."""
 
     TRIPPED = "tripped"  # too many of the last ends were failures
     LET_THROUGH = "let through"  # its pause is over, and a few began

@@ -1,4 +1,4 @@
-"""What can go wrong below the packages, as one tree.
+"""The errors below the packages, as one tree.
 
     PenstockError
     ├── SettingError           a setting cannot work; names it and what would

@@ -1,4 +1,5 @@
-"""What a plain install leaves out, and how it is named if something needs it."""
+"""The extras name what a plain install leaves out, and the errors name the extra that is
+missing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

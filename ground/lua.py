@@ -43,7 +43,7 @@ _ROWS = re.compile(r"for each ?([a-z_]*): ([a-z_ ]+),?")
 
 @dataclass(frozen=True)
 class Script:
-    """One script: its text with includes expanded, its digest, the names of its keys."""
+    """A script: its text with includes expanded, its digest, the names of its keys."""
 
     name: str
     source: str

@@ -1,4 +1,4 @@
-"""What the OpenAPI documents of all services share: the guard's answers, and what it answers."""
+"""The parts that the OpenAPI documents of all services share: the guard's paths and answers."""
 
 import copy
 import inspect

@@ -1,4 +1,4 @@
-"""What a process has once: an event loop in a thread, engines, threads for calls that block.
+"""Each process has these once: an event loop in a thread, engines, threads for calls that block.
 
 Stock RQ runs each coroutine job on a loop of its own, so that nothing of one job could serve
 the next. Jobs run on the process's loop instead, and connections stay open between them. A
@@ -135,7 +135,7 @@ V = TypeVar("V", bound=Stoppable)
 
 
 class PerProcess(Generic[K, V]):
-    """What a process has once for each key; a forked child makes its own."""
+    """Values of which a process has one per key; a forked child makes its own."""
 
     def __init__(self) -> None:
         self.all: dict[K, V] = {}

@@ -52,7 +52,8 @@ class Settings(BaseModel):
 
 
 def _from_environment(model: type[Settings]) -> dict[str, str]:
-    """What is set, by field. A variable may be in small letters; an empty one is not set."""
+    """The settings of the environment, by field. A variable may be in small letters; an empty one
+    is not set."""
     values = {name.upper(): value for name, value in os.environ.items() if value}
     found = {}
     for field, info in model.model_fields.items():
@@ -132,7 +133,7 @@ def variables(model: type[Settings]) -> list[str]:
 
 
 class GroundSettings(Settings):
-    """What every process needs to know: its run, its Redis, how it logs."""
+    """The settings of every process: its run, its Redis, how it logs."""
 
     run: str = Field(
         "default",
@@ -191,7 +192,7 @@ def redis_url() -> str:
 
 
 class HttpSettings(Settings):
-    """What the door of every HTTP service needs to know, besides the token of each."""
+    """The settings of every HTTP service's door, besides the token of each."""
 
     http_hosts: str = Field(
         "",
@@ -236,7 +237,7 @@ class HttpSettings(Settings):
 
 
 def load_named(setting: str, name: str, known: Mapping[str, str]) -> Any:
-    """What `name` stands for, imported now. Raises `SettingError`."""
+    """Import and return the object that `name` stands for. Raises `SettingError`."""
     module, _, attribute = known.get(name, name).rpartition(".")
     try:
         return getattr(import_module(module), attribute)

@@ -17,7 +17,7 @@ _LEAST, _MOST = 0.001, 1000
 
 @dataclass(frozen=True)
 class ShareStatus:
-    """One share, as the scripts show it."""
+    """A share of a gate or a queue, as the scripts show it."""
 
     name: str
     waiting: int

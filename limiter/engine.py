@@ -29,7 +29,7 @@ _AFTER_ITS_CHILDREN = -100  # where multiprocessing ends a process, below 0
 
 
 class GateEngine(Engine):
-    """What a process has of gates on one Redis."""
+    """The engine of all gates that a process uses on one Redis."""
 
     name = "gates"
 

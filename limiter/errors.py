@@ -1,4 +1,4 @@
-"""What can go wrong at a gate.
+"""The errors of a gate.
 
 PenstockError
 └── GateError

@@ -1,4 +1,4 @@
-"""What a process sends to one gate: every command that is due, and how its reply is read.
+"""The exchange sends a gate every command that is due, and reads its reply.
 
 What got no reply stays in the ledger and is sent again: every script is idempotent.
 """
@@ -245,7 +245,7 @@ class GateUnit(Ledger):
 
 
 def ignore(reply: Any, sent: float) -> None:
-    """What reads a reply that says nothing."""
+    """The reader of a reply that says nothing."""
 
 
 def _grants_in(grants: bytes) -> list[tuple[str, int]]:

@@ -33,7 +33,7 @@ from limiter.terms import Adaptive, Cost, Manner, Terms, changes
 
 
 class Hold:
-    """What `gate.hold()` gives: for one `with` or one `async with`.
+    """A hold has a permit for the length of one `with` or one `async with`; `gate.hold()` makes it.
 
     If the permit is lost, the body of an `async with` is cancelled and the block raises
     `PermitLost`. The body of a `with` cannot be interrupted, so the block raises at its end.
@@ -123,7 +123,8 @@ def limited(gate: str, hold: Callable[[], Hold], function: F) -> F:
 
 
 class Gate:
-    """What `TokenBucket` and `StartingGate` have in common; `existing_gate` opens one by name.
+    """A gate has these methods, whether it is a `TokenBucket` or a `StartingGate`; `existing_gate`
+    opens one by name.
 
     Its methods are for coroutines; `gate.sync` has the same ones for threads.
     """
@@ -201,7 +202,7 @@ class Gate:
             raise
 
     async def status(self) -> GateStatus:
-        """What the gate allows, who is in, who waits, and what it has counted."""
+        """Read what the gate allows, who is in, who waits, and what it has counted."""
         return read_status(self.name, await self._called(lambda ledger: ledger.commands.status()))
 
     async def configure(

@@ -1,4 +1,4 @@
-"""What this process holds and waits for at one gate.
+"""The ledger has what this process holds and waits for at one gate.
 
 Touched under the engine's lock only. What is said to Redis about it, and how replies are read, is
 in `exchange.py`. A signal handler may raise at any line that runs on an event loop. So nothing is
@@ -45,7 +45,8 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked for, apart from who asks when. Most asks of a gate object have the same."""
+    """A wish says what an ask is for, apart from who asks and when. Most asks of a gate object have
+    the same."""
 
     row: int | str  # the lane, and the share if there is one, as the scripts read them
     share: str
@@ -57,7 +58,7 @@ class Wish:
 
 
 class Ask(Answer):
-    """One caller's request for a permit, and where its outcome comes."""
+    """An ask is one caller's request for a permit, and receives its outcome."""
 
     __slots__ = ("began", "deadline", "id", "lease", "ledger", "score", "state", "wish")
     ledger: "Ledger"
@@ -149,7 +150,7 @@ def _outlived(lease: Lease, lease_us: int) -> bool:
 
 
 class Host(Protocol):
-    """What a ledger needs of its engine."""
+    """A ledger needs these things of its engine."""
 
     target: RedisTarget
     process: str

@@ -17,7 +17,7 @@ log = logging.getLogger("penstock.limiter")
 
 
 class Report(str):
-    """What a release tells a gate that adapts of the service behind it; other gates ignore it."""
+    """A report tells a gate that adapts how the service behind it did; other gates ignore it."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ def with_cost(term_us: int, charge: Mapping[str, int] | None) -> int | str:
 
 
 class Lease:
-    """What the engine keeps of a permit: enough to renew it, and to know when it is over."""
+    """A lease is the engine's part of a permit: enough to renew it, and to know when it is over."""
 
     __slots__ = (
         "charge", "deadline", "fence", "handed_in", "holder", "id", "keeper", "lost", "place",
@@ -104,7 +104,7 @@ class Lease:
 
 
 class Keeper(Protocol):
-    """What keeps leases: the gate's unit in this process."""
+    """A keeper keeps leases: it is the gate's unit in this process."""
 
     name: str
 
@@ -141,7 +141,7 @@ class HeldPermit:
 
     @property
     def id(self) -> str:
-        """What `ZRANGE …:leases` shows."""
+        """The id of this permit in Redis, as `ZRANGE …:leases` shows it."""
         return self._lease.id
 
     @property
@@ -179,25 +179,25 @@ class HeldPermit:
         self.check()
 
     def throttled(self, retry_after: float | None = None) -> None:
-        """What it was for was refused: 429, 503 or the like; report so with the release.
+        """The service refused the request, by 429, 503 or the like; the release reports so.
 
         `retry_after` are the seconds that the service asked for. Release the permit, then wait.
         """
         self.report(Report.throttled(retry_after))
 
     def overloaded(self) -> None:
-        """What it was for timed out, or failed on the service's side; report so with the
-        release."""
+        """The request timed out, or failed on the service's side; the release reports so."""
         self.report(Report.OVERLOADED)
 
     def unreported(self) -> None:
-        """What it was for says nothing of the service: its release counts as no success."""
+        """The request says nothing of the service: its release counts as no success."""
         if not self._lease.report:
             self.report(Report.NOTHING)
 
     def settle(self, actual: Cost) -> None:
-        """What it has cost in the end. With the release, each amount per second gets back what was
-        charged too much, or is charged what was missing. What is not named cost what was said.
+        """Say what the request has cost in the end. With the release, each amount per second gets
+        back what was charged too much, or is charged what was missing. What is not named cost what
+        was said.
 
         A number is for a gate without named amounts. The permit must have been acquired with a
         cost. It counts in the limit as acquired, until it is released.
@@ -220,7 +220,7 @@ class HeldPermit:
             self._lease.settled += "".join(f"|{part}" for part in parts)
 
     def report(self, report: Report) -> None:
-        """What its release is to report, in place of a success."""
+        """The release reports this in place of a success."""
         self._lease.report = report
 
     def hand_in(self) -> None:
@@ -314,7 +314,7 @@ class SyncPermit(HeldPermit):
 
 
 class Wait(float):
-    """What `try_acquire` answers when there is no permit: seconds until asking may help.
+    """A `Wait` is the answer of `try_acquire` without a permit: seconds until asking may help.
 
     It is false, so that `if permit := gate.sync.try_acquire():` reads as it should.
     """

@@ -1,4 +1,4 @@
-"""What a gate says of itself, and changes of what it allows."""
+"""A gate's status, and changes of what it allows."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True)
 class LeaseStatus:
-    """One permit in flight; times are in seconds.
+    """A permit in flight; times are in seconds.
 
     process     who holds it: host, process id, a random part
     fence       the number of its grant, which only grows
@@ -44,7 +44,7 @@ class LeaseStatus:
 
 @dataclass(frozen=True)
 class LimitChange:
-    """One step of a gate that adapts, so many seconds `ago`.
+    """A step of a gate that adapts, so many seconds `ago`.
 
     why     throttled, overloaded, held, served, set or pinned
     """
@@ -97,7 +97,7 @@ class AmountStatus:
 
 
 class GateShare(ShareStatus):
-    """One share of a gate's line.
+    """A share of a gate's line.
 
     waiting  its waiters, in all lanes
     weight   how many permits it is granted for one of a share with weight 1
@@ -269,7 +269,7 @@ _NUMBERS = frozenset((
 
 @dataclass(frozen=True)
 class Change:
-    """What `configure` is asked for; what is None stays as it is."""
+    """The changes that `configure` is asked for; what is None stays as it is."""
 
     limit: int | Adaptive | None = None
     rate: float | Adaptive | None = None

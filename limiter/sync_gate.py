@@ -19,7 +19,7 @@ from limiter.terms import Adaptive, Cost, changes
 
 
 class SyncGate:
-    """What `gate.sync` gives: every method as on `Gate`, but it blocks the calling thread."""
+    """A gate's methods for threads, as `gate.sync` has them: each blocks the calling thread."""
 
     def __init__(self, client: GateClient) -> None:
         self._client = client

@@ -1,4 +1,5 @@
-"""What a gate allows, and how a process behaves at it; what cannot work is refused here."""
+"""The terms are what a gate allows, and how a process behaves at it; impossible ones are refused
+here."""
 
 import logging
 import math
@@ -39,7 +40,7 @@ _AMOUNT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 
 @dataclass(frozen=True)
 class Amount:
-    """What a gate earns per second beside its rate: tokens of a model, for example."""
+    """A gate earns this amount per second beside its rate: tokens of a model, for example."""
 
     name: str
     rate: float
@@ -51,7 +52,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a gate allows: permits in flight, grants per second, and how many of those at once."""
+    """The terms of a gate: permits in flight, grants per second, and how many of those at once."""
 
     limit: int | Adaptive | None = None
     rate: float | Adaptive | None = None
@@ -86,7 +87,7 @@ class Terms:
         return {name: int(cost[name]) for name in known if name in cost}
 
     def fields(self) -> dict[str, str]:
-        """What `configure` sets, so that a gate has these terms and no others."""
+        """The fields that `configure` sets, so that a gate has these terms and no others."""
         texts = {"limit": _text(self.limit), "rate": _text(self.rate), "burst": _text(self.burst)}
         texts |= amount_fields(self.amounts) or {"amounts": ""}
         for adapts, value in (("limit", self.limit), ("rate", self.rate)):
@@ -141,7 +142,7 @@ class Manner:
 
     @property
     def pace(self) -> tuple[float, float, float]:
-        """What all gate objects of one name share in a process."""
+        """All gate objects of one name share these times in a process."""
         return (self.lease, self.heartbeat, self.patience)
 
 
@@ -219,7 +220,7 @@ def changes(
     burst: int | None = None,
     paused: bool | None = None,
 ) -> dict[str, str]:
-    """What `configure` is to set, leaving alone what is None."""
+    """The fields that `configure` is to set; what is None is left alone."""
     set_to = {field: text for field, text in Terms(limit, rate, burst).fields().items() if text}
     if paused is not None:
         set_to["paused"] = "1" if paused else "0"

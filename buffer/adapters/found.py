@@ -1,4 +1,4 @@
-"""What a trainer that begins finds in its task: it is trained on, so the log says so."""
+"""A trainer that begins may find groups in its task; it is trained on them, so the log says so."""
 
 import logging
 

@@ -78,7 +78,7 @@ class DataBuffer:
         await self._write([item_of(name, one, self._ours) for one in group], before)
 
     async def get(self, current_version: int | None = None, **_: Any) -> Any:
-        """One group to train on, the oldest by its weights."""
+        """Take one group to train on, the oldest by its weights."""
         before = cancellations()
         if current_version is not None:
             await self._publish(int(current_version))

@@ -85,7 +85,8 @@ def first_of(trajectory: Any) -> Any:
 
 
 def trajectory_of(sample: type[Any], item: Item) -> Any:
-    """What `item_of` was given, with the tokens masked that the policy lets no one train on."""
+    """The sample that `item_of` was given, without the tokens that the policy lets no one train
+    on."""
     samples = [unpacked(sample, stored) for stored in item["sample"]]
     if "train_from" in item:
         by_row = isinstance(item["train_from"], list)

@@ -1,4 +1,5 @@
-"""What generators are made of. `base_generator.py` is the file to copy for a task of your own."""
+"""Generators are made of these parts. `base_generator.py` is the file to copy for a task of your
+own."""
 
 from buffer.generator.crew import SAMPLING_PARAMS, BaseGenerator
 from buffer.generator.math_reward import get_rule_based_math_reward

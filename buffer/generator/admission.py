@@ -159,7 +159,7 @@ class _Api:
         return self.call("GET", "/policy") is not None
 
     def call(self, method: str, path: str, **options: Any) -> Any:
-        """What was answered; None if there is nothing of that name, or it is over."""
+        """Ask the server, again if it does not reply."""
         failures = 0
         while True:
             pause = 0.0

@@ -99,7 +99,7 @@ class BaseGenerator:
     def run(
         self, input_file: str, rollout_func: RolloutFunction, reward_func: RewardFunction
     ) -> str:
-        """One epoch."""
+        """Run one epoch."""
         return self.entry(input_file, rollout_func, reward_func)
 
     def send_data_to_buffer(self, data: dict[str, Any]) -> bool:
@@ -162,7 +162,7 @@ class Crew:
     def answers(
         self, questions: Iterator[Question], line: Connection | None = None
     ) -> Iterator[dict[str, Any]]:
-        """One item for every question, as they come; one that was interrupted is `partial`. After
+        """Yield an item for every question, as they come; an interrupted one is `partial`. After
         `LATER` the `line` says when there are more."""
         again: deque[Question] = deque()
         more = True

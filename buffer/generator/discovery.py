@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Generator:
-    """One task type: the file that generates for it, and its optional functions."""
+    """A task type: the file that generates for it, and its optional functions."""
 
     task_type: str
     path: Path

@@ -16,7 +16,8 @@ class Interrupted(Exception):
 
 
 class Signals:
-    """What a generator's processes share: the newest version, and how often they were interrupted.
+    """A generator's processes share these signals: the newest version, and how often they were
+    interrupted.
 
     Without locks: a process that is killed would take one with it.
     """
@@ -45,7 +46,8 @@ class Signals:
 
 
 class Partial:
-    """What there is of one trajectory; a rollout function that takes a `partial` gets one.
+    """A partial is the beginning of one trajectory; a rollout function that takes a `partial` gets
+    one.
 
     It begins with `messages`, if there are any. It adds what the model says, and raises
     `Interrupted` when `interrupted` is true. Without a slot it is never interrupted.

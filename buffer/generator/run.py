@@ -1,4 +1,4 @@
-"""One rollout as a process: `python -m buffer.generator.run FILE PARENT < payload`.
+"""A rollout runs as a process: `python -m buffer.generator.run FILE PARENT < payload`.
 
 It ends when its server does, however that ends: two generators of one rollout
 would do everything twice.

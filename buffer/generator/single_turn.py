@@ -1,4 +1,4 @@
-"""One question to an OpenAI-compatible server, with partial rollouts.
+"""A rollout of one turn asks an OpenAI-compatible server once, and may be interrupted.
 
 While the trainer updates its weights the server aborts what is running. The text so
 far is then sent back to be continued, and its tokens are taken off the budget. A rollout that
@@ -30,7 +30,7 @@ Messages = list[dict[str, Any]]
 
 @dataclass
 class _Said:
-    """What one request brought."""
+    """The answer to one request."""
 
     text: str | None = None
     reason: str | None = None

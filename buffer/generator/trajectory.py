@@ -21,7 +21,8 @@ RewardFunction = Callable[[dict[str, Any]], float]
 
 
 def partial_of(question: Question, rollout: RolloutFunction, signals: Signals) -> Partial | None:
-    """What there is of it already, for a function that takes it; None for one that does not."""
+    """The partial of a question, for a function that takes one; None for a function that does
+    not."""
     if "partial" not in inspect.signature(rollout).parameters:
         return None
     return Partial(question.get("partial"), signals if "held" in question else None)

@@ -49,7 +49,7 @@ class Answer(JSONResponse):
 
 
 def envelope(success: bool, message: str, data: Any = None) -> dict[str, Any]:
-    """What slime calls BufferResponse."""
+    """A body as slime's BufferResponse."""
     return {"success": success, "message": message, "data": data}
 
 
@@ -123,7 +123,8 @@ async def disconnected(receive: Receive) -> None:
 async def unless_gone(
     request: Request, work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[Any]]
 ) -> T:
-    """What the client waits for: cancelled as soon as nobody does, undone if it came too late."""
+    """Do the work that a client waits for: cancel it when the client leaves, undo it if it came too
+    late."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(disconnected(request.receive))
     try:

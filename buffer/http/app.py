@@ -81,7 +81,7 @@ def make_app(target: RedisTarget | str, run: str, settings: BufferSettings) -> H
 
 
 class Front:
-    """What stands behind the guard: a correlation id is noted, the hot path taken."""
+    """The front stands behind the guard: it notes a correlation id, and takes the hot path."""
 
     def __init__(self, app: FastAPI, hot_write: HotWrite) -> None:
         self.app = app

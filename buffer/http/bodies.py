@@ -24,7 +24,7 @@ Span = tuple[Tokens, Version]
 
 
 class Item(BaseModel):
-    """One trajectory."""
+    """A trajectory, as a client sends it."""
 
     instance_id: Id
     uid: Annotated[str, Field(max_length=LONGEST_ID)] | int | None = None
@@ -84,7 +84,8 @@ MODELS = Item, Items, Parked, Start, Batch, Read
 
 
 def takes(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    """What an operation says of its body. One that is not required may be no object."""
+    """The part of an operation that describes its body. One that is not required may be no
+    object."""
     schema: dict[str, Any] = {"$ref": f"#/components/schemas/{model.__name__}"}
     if not required:
         schema = {"anyOf": [schema, {"not": {"type": "object"}}]}

@@ -1,4 +1,4 @@
-"""What a server holds: one `RolloutBuffer` per task, the generators, the clock's beat.
+"""A server's desk holds one `RolloutBuffer` per task, the generators, and the clock's beat.
 
 Nothing here is state: another server on the same Redis answers the same.
 """
@@ -93,7 +93,7 @@ class Desk:
             await asyncio.sleep(BEAT)
 
     async def _sweep(self, task: str) -> None:
-        """One task that is forgotten, or fails, does not stop the clock of the others."""
+        """Sweep one task; if it is forgotten or fails, the clock of the others goes on."""
         try:
             await self.buffer(task).sweep(serving=True)
         except UnknownTask as gone:

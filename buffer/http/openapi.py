@@ -1,4 +1,4 @@
-"""What the OpenAPI document says beyond what FastAPI reads off the functions."""
+"""The OpenAPI document says more here than FastAPI reads off the functions."""
 
 from collections.abc import Callable
 from typing import Any

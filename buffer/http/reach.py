@@ -1,4 +1,4 @@
-"""What a rollout may reach: the file and the addresses that its caller names.
+"""A rollout's reach is bounded here: the file and the addresses that its caller names.
 
 A generator reads that file and sends what it read to those addresses, as the server's user:
 so the server's operator says where files may be, and may say which addresses may be named.

@@ -52,7 +52,7 @@ class Rollout(NamedTuple):
 
 
 class Hire(Enum):
-    """What came of asking for a rollout."""
+    """The answer to a request for a rollout."""
 
     FRESH = auto()  # it is this server's to prepare
     REPLACED = auto()  # so it is, though it ran: its trainer came back with an older list
@@ -155,7 +155,8 @@ class Rollouts:
             await self._stop(task)
 
     async def _watch_or_report(self, task: str) -> None:
-        """What Redis refuses for one task does not keep the others from being renewed."""
+        """Renew the lease of one task; what Redis refuses for it does not keep the others from
+        renewal."""
         try:
             await self._watch(task)
         except redis.exceptions.ResponseError as refusal:
@@ -201,7 +202,7 @@ class Rollouts:
             await asyncio.sleep(_PAUSE)
 
     async def _try(self, rollout: Rollout) -> int:
-        """One run of the generator: its exit status, or 1 if it could not be started."""
+        """Run the generator once: its exit status, or 1 if it could not be started."""
         try:
             return await self._generate(rollout.task, await self._as_run(rollout))
         except (*_FAILURES, Refused) as failure:

@@ -45,7 +45,7 @@ Existing = Annotated[RolloutBuffer, Depends(_existing)]
 
 
 class Take(BaseModel):
-    """What a reader wants."""
+    """A reader's wishes for a batch."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -186,7 +186,7 @@ async def groups(
 
 @v1_routes.get("/tasks/{task}/group")
 async def group(buffer: Existing, instance_id: Instance, number: Round = 0) -> Response:
-    """One group's raw items, by arrival."""
+    """Send one group's raw items, by arrival."""
     items = await buffer.catalog.items(_name(instance_id), number)
     return Streamed(items_in_pieces('{"items":', items, "}"))
 

@@ -36,7 +36,7 @@ class _Asked(BaseModel):
 
 
 class Publish(_Asked):
-    """What a trainer publishes."""
+    """A version that a trainer publishes."""
 
     version: Version
     saved: Version | None = Field(
@@ -57,7 +57,7 @@ class Wanted(_Asked):
 
 
 class Ask(_Asked):
-    """What a generator wants."""
+    """A generator's request for slots."""
 
     n: Annotated[int, Field(ge=1, le=_MOST_SLOTS), WHOLE] = 1
     owner: str = Field(pattern=_OWNER)

@@ -1,4 +1,4 @@
-"""What a read does to a finished group, in slime's fixed order: valid, filter, normalize, pad.
+"""A read does this to a finished group, in slime's fixed order: valid, filter, normalize, pad.
 
 The default functions run here in a thread; the user's own run one group at a time, with
 a time limit for each group and one for the read. A failure concerns only that group
@@ -43,7 +43,7 @@ Fate = Literal["delivered", "invalid", "quarantined", "open", "unasked"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What happened to a group: its fate, the items delivered, or the reason."""
+    """The verdict on a group: its fate, the items delivered, or the reason."""
 
     fate: Fate
     items: list[Item]

@@ -14,7 +14,7 @@ _ITEMS = 512  # in one pipeline
 
 
 class RawGroups:
-    """One task's groups, by `<instance id>:<round>`."""
+    """A task's groups as they were written, by `<instance id>:<round>`."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

@@ -22,7 +22,7 @@ _LONGEST_WAIT = 5.0  # a reader that missed its ring looks again by itself
 
 
 class Reader:
-    """One task's batches."""
+    """A reader takes the batches of one task."""
 
     def __init__(self, task: Task, *, function_timeout: float, longest_wait: float) -> None:
         self._task = task
@@ -102,8 +102,8 @@ class Reader:
         return [json.loads(id_) for id_ in await self._task.link.command("LRANGE", key, 0, -1)]
 
     async def told(self) -> dict[str, Any]:
-        """What a read without data reports: those ids, if there are any, and the figures.
-        The next batch reports both again."""
+        """The report of a read without data: those ids, if there are any, and the figures. The next
+        batch reports both again."""
         ids = await self.unreported()
         if not ids:
             return {}

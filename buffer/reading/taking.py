@@ -1,4 +1,4 @@
-"""One batch on its way to a reader: claimed, processed, settled, sealed.
+"""A batch on its way to a reader is claimed, processed, settled and sealed.
 
 Claiming takes groups under the batch's lease; those that turn out invalid or fail go
 their own way, those whose turn did not come go back; what is sealed is handed out.
@@ -160,7 +160,7 @@ class Taking:
         return Batch(self._receipt, groups, discarded, figures, version, ages)
 
     async def _custom_figures(self) -> Figures:
-        """What the task's own function makes of all raw items since the last read."""
+        """The figures that the task's own function makes of all raw items since the last read."""
         if self._task.functions.get_group_data_meta_info is None:
             return None, 0
         raw, read = await self._raw.since_last_read()

@@ -159,7 +159,8 @@ class Publishing:
         return published
 
     async def _catch_up(self, version: int | str) -> list[int]:
-        """What has to be done to all groups, in steps; what was done: stale, returned, gone."""
+        """Do to all groups what the new version needs, in steps; return what was done: stale,
+        returned, gone."""
         more = 1
         while more:
             more, *counts = map(int, await self._task.call("catch_up", version))

@@ -93,7 +93,7 @@ class Slot:
             self._slots.forget(self)
 
     def heard(self, version: int, state: int) -> None:
-        """What a renewal said."""
+        """Take in what a renewal said."""
         self.newest = version
         self.late = self.late or state == 1
         self.lost = self.lost or state == 2

@@ -1,4 +1,4 @@
-"""What every HTTP server of Penstock has: a guard, a way to be served, and figures.
+"""Every HTTP server of Penstock has these: a guard, a way to be served, and figures.
 
 Apart from `ground` itself: most processes serve nothing. It needs the extra `serve`.
 """

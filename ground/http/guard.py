@@ -1,4 +1,5 @@
-"""What every HTTP service checks first: who may use it, whether it is healthy, and its figures.
+"""The guard of every HTTP service answers for its health and figures, and checks who may use the
+rest.
 
     app = HttpGuard(app, health=health, figures=figures, token=settings.buffer_token)
 
@@ -232,8 +233,8 @@ class HttpGuard:
 
 
 class _Health:
-    """One look at a time, shared by all who ask meanwhile and in the second after it: as
-    everybody may ask, asking costs next to nothing."""
+    """A health check that is shared: all who ask while it runs, and in the second after, get one
+    answer."""
 
     def __init__(self, look: Health) -> None:
         self._look = look
@@ -276,7 +277,7 @@ def _values(scope: Scope, header: bytes) -> list[str]:
 
 
 def _shown(authorization: bytes) -> list[bytes]:
-    """What may be the token in one `Authorization` header."""
+    """The texts in one `Authorization` header that may be the token."""
     scheme, _, rest = authorization.partition(b" ")
     if scheme.lower() == b"bearer":
         return [rest.strip()]

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 
 class Held:
-    """What is here of all requests, in bytes: one that would be too much is refused."""
+    """A count of the bytes of all requests that are here; a request that would be too much is
+    refused."""
 
     def __init__(self, most: int, refused: Callable[[str], Exception]) -> None:
         self.most, self.bytes = most, 0

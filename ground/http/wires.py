@@ -91,7 +91,7 @@ class Wires:
 
 
 class Wire:
-    """One connection, and the answer that is being read from it."""
+    """A connection, and the answer that is being read from it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer

@@ -1,4 +1,4 @@
-"""One result on its way from the engine's thread to its caller.
+"""The answer carries one result from the engine's thread to its caller.
 
 A thread waits on a lock, a coroutine on a future of its own loop; the engine
 delivers a batch with one wake-up per loop.
@@ -44,7 +44,7 @@ class Answer:
 
 
 class OnThread:
-    """What waits for an answer is a thread, at a lock."""
+    """A mixin for an answer that a thread waits for, at a lock."""
 
     __slots__ = ()
     _closed: threading.Lock
@@ -59,7 +59,7 @@ class OnThread:
 
 
 class OnLoop:
-    """What waits for an answer is a coroutine, at a future of its loop."""
+    """A mixin for an answer that a coroutine waits for, at a future of its loop."""
 
     __slots__ = ()
     future: "asyncio.Future[None]"

@@ -159,7 +159,7 @@ Request = tuple[Command, "asyncio.Future[Any]", float]  # and when it was asked
 
 
 class Opened:
-    """One connection to the server, and its requests that have no reply yet."""
+    """An open connection to the server, and its requests that have no reply yet."""
 
     def __init__(self) -> None:
         self.transport: Transport

@@ -27,7 +27,7 @@ PROBE = "penstock:probe"
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What a server reports of itself. Empty or None if it would not say."""
+    """The facts that a server reports of itself. Empty or None if it would not say."""
 
     software: str
     version: tuple[int, ...]
@@ -128,7 +128,8 @@ def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisEr
 
 
 def too_few_permissions(refusal: NoPermissionError) -> str:
-    """What Redis refused, and what the user needs. Redis names no key."""
+    """The message for a refused command says what Redis refused, and what the user needs. Redis
+    names no key."""
     return (
         f"gives its user too few permissions: {_said(refusal)}. It needs scripts and the keys "
         "penstock:* and rq:*: docs/guide/redis.md#give-penstock-a-user"

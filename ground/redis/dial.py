@@ -76,7 +76,7 @@ def _failure(where: str, problem: OSError) -> RedisError:
 
 
 def _context(target: RedisTarget) -> ssl.SSLContext:
-    """What redis-py makes of the same settings."""
+    """The same TLS context as redis-py makes of these settings."""
     of = {name.removeprefix("ssl_"): value for name, value in target.options.items()}
     verify: Any = of.get("cert_reqs", "required")
     context = ssl.create_default_context()

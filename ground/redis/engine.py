@@ -38,7 +38,8 @@ _LONGEST_PAUSE = 1.0
 
 
 class Engine:
-    """One Redis. A subclass says what there is beside the units: see the hooks at the end."""
+    """The engine of one Redis. A subclass says what there is beside the units: see the hooks at the
+    end."""
 
     name: str  # of its thread, and in its log
 
@@ -205,7 +206,8 @@ class Engine:
         return batches
 
     def _exchange(self, batches: list[Batch]) -> None:
-        """One pipeline. What Redis refuses for a while stays due; on failure, all of it."""
+        """Send all batches as one pipeline, and read the replies. What Redis refuses for a while
+        stays due; on failure, all of it."""
         try:
             self.connection.connect()  # before `sent`, which is compared with Redis's clock
             sent = self.clock()
@@ -390,7 +392,7 @@ class Engine:
         return NEVER
 
     def _tick(self, now: float) -> None:
-        """What is due by time, apart from the units."""
+        """The subclass does here what is due by time, apart from the units."""
 
     def _last_commands(self) -> list[Command]:
         """The last commands of all."""

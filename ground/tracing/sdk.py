@@ -62,7 +62,8 @@ def _from_environment(service: str) -> Any:
 
 
 def resource_of(service: str) -> Any:
-    """What sends: a name in the environment wins over Penstock's."""
+    """The resource names the process that sends spans; a name in the environment wins over
+    Penstock's."""
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 
     named = service and not os.environ.get("OTEL_SERVICE_NAME")

@@ -27,7 +27,7 @@ _SDK = "opentelemetry.sdk.trace"
 
 
 class Span:
-    """One that nobody asked for: it does nothing."""
+    """A span that nobody asked for does nothing."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ OFF = Span()
 
 
 class _Recorded(Span):
-    """One of the SDK's, or one that the sampler left out."""
+    """A span of the SDK's, recorded or left out by its sampler."""
 
     __slots__ = ("_span", "_tokens")
 
@@ -163,12 +163,12 @@ on, use = _process.on, _process.use
 
 
 def service() -> str:
-    """What this process is called, as far as it has been named."""
+    """The name of this process in traces, empty until it is named."""
     return _process.service
 
 
 def named(service: str) -> None:
-    """What this process is called in traces, unless OTEL_SERVICE_NAME says it."""
+    """Name this process in traces, unless OTEL_SERVICE_NAME does."""
     _process.service = service
 
 
@@ -196,7 +196,7 @@ def begun(
     id: int = 0,
     links: Iterable[str] = (),
 ) -> Span:
-    """One that begins now, or at a time (`time.time()`), and that `end` ends.
+    """Begin a span now, or at a time (`time.time()`); its `end` ends it.
 
     `id` makes it the same span in whichever process it ends.
     """
@@ -230,7 +230,7 @@ def record(
     id: int = 0,
     links: Iterable[str] = (),
 ) -> None:
-    """What is over already, in seconds as `time.time()` counts them."""
+    """Record a span that is over already, in seconds as `time.time()` counts them."""
     past = begun(name, attributes, kind=kind, parent=parent, at=began, id=id, links=links)
     if isinstance(past, _Recorded):
         if failed:
