@@ -25,7 +25,7 @@ class State(StrEnum):
 
 
 class Sent(IntEnum):
-    """What the client has of the answer."""
+    """The part of the answer that the client has."""
 
     NOTHING = 0
     UNKNOWN = 1
@@ -38,7 +38,7 @@ class Sent(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call.
+    """A call of a session, and what its answer was.
 
     id            its number in the session, from 1, without gaps
     parent, keep  whose ids the prompt begins with, and how many of them; None: nobody's

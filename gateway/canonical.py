@@ -1,4 +1,4 @@
-"""One form of a conversation, whichever dialect brought it: what continues what is read from it.
+"""All dialects have this one form of a conversation, from which it is read what continues what.
 
 Two requests that mean the same have the same hashes, however a client writes them: the order of
 keys, ids of tools, reasoning, parts of a text and marks of caches make no difference.
@@ -32,7 +32,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. A tool's result is a message of its own, with the role `tool`.
+    """A message of a conversation. A tool's result is a message of its own, with the role `tool`.
 
     content  all its text, joined; without reasoning
     calls    tools that it calls, in order
@@ -92,7 +92,7 @@ def turns(
 
 
 def _texts(messages: Sequence[Message], volatile: Collection[str]) -> Iterator[str]:
-    """What is hashed of each message. Results stand in the order of their calls."""
+    """The text that is hashed of each message. Results stand in the order of their calls."""
     called: list[str] = []
 
     def place(result: Message) -> int:

@@ -1,4 +1,4 @@
-"""What can go wrong with a session of the gateway.
+"""The errors of a session of the gateway.
 
 PenstockError
 └── GatewayError         the base of this branch

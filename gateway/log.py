@@ -77,7 +77,7 @@ class Session:
         return tagged("buffer", in_run(self.run, self.task))
 
     def key(self) -> str:
-        """What is known of it."""
+        """The key of what is known of the session."""
         return tagged("buffer", in_run(self.run, self.task), f"session:{self.sid}")
 
     def calls_key(self) -> str:
@@ -89,13 +89,13 @@ class Session:
         return tagged("buffer", in_run(self.run, self.task), f"session:{self.sid}:states")
 
     def bell_key(self, what: str) -> str:
-        """What wakes those who wait for a call, or for the last one."""
+        """The key of the bell that wakes those who wait for a call, or for the last one."""
         return tagged("buffer", in_run(self.run, self.task), f"session:{self.sid}:bell:{what}")
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a session may use; 0: without a bound. `seconds` count from its opening."""
+    """The budget of a session; 0: without a bound. `seconds` count from its opening."""
 
     tokens: int = 0
     turns: int = 0
@@ -112,7 +112,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request says of itself, before a call begins.
+    """A request's facts about itself, before a call begins.
 
     digest      of its body (`canonical.digest`)
     hashes      after each of its assistant's turns, the newest first (`canonical.turns`)
@@ -374,7 +374,7 @@ class SessionLog:
         await self._rung(session, str(call), wait)
 
     def sent(self, session: Session, call: int, sent: Sent) -> None:
-        """What the client has of a committed answer. It is noted within 0.2 s, with others."""
+        """Note what the client has of a committed answer. It is noted within 0.2 s, with others."""
         self._notes.note(session.root, session.sid, call, "", str(int(sent)))
 
     def broke(self, session: Session, call: int, fence: str, sent: Sent = Sent.NOTHING) -> None:

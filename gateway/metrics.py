@@ -1,4 +1,4 @@
-"""What a gateway process counts, and shows under `/metrics`."""
+"""A gateway process counts these things, and shows them under `/metrics`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tally:
         self._total = 0.0
 
     def count(self, event: str) -> None:
-        """One more of these."""
+        """Count one event."""
         self._events[event] += 1
 
     def sampled(self, prompt: int, tokens: int) -> None:

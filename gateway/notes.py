@@ -1,4 +1,5 @@
-"""What this process notes of its calls without waiting: what was sent, and that it still lives."""
+"""The notes of a process on its calls, made without waiting: what was sent, and that it still
+lives."""
 
 import asyncio
 import contextlib
@@ -43,7 +44,7 @@ class Notes:
         self._held.pop((root, sid, call), None)
 
     def note(self, root: str, sid: str, call: int, fence: str, what: str) -> None:
-        """What note.lua is to note of it."""
+        """Have note.lua note this of a call."""
         self._held.pop((root, sid, call), None)
         if what == "3" and self._due.get((root, sid, call), ("", ""))[1] == "2":
             return  # another of its clients has the whole answer

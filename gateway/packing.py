@@ -69,7 +69,7 @@ def joined(spans: Iterable[Sequence[int]]) -> Spans:
 
 
 def spread(spans: Iterable[Sequence[int]]) -> list[int]:
-    """One value per token, from run lengths."""
+    """The value of each token, from run lengths."""
     return [value for count, value in spans for _ in range(count)]
 
 

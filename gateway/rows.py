@@ -25,7 +25,7 @@ _NO_LOGPROB = -9999.0  # what vLLM sends in place of minus infinity
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One lineage, from its first prompt to its last answer.
+    """A row is one lineage, from its first prompt to its last answer.
 
     tokens           all ids
     response_length  how many of them stand behind the first prompt

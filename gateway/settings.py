@@ -8,7 +8,7 @@ from ground.settings import Settings
 
 
 class GatewaySettings(Settings):
-    """What a process that keeps sessions needs to know."""
+    """The settings of a process that keeps sessions."""
 
     gateway_most_sessions: int = Field(
         20_000, ge=1, description="Most open sessions of a task. Further ones are refused."

@@ -21,7 +21,7 @@ def described(log: Log, rows: Rows, *, tokens: bool = False) -> dict[str, Any]:
 
 
 def lines(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """One line per turn, below the one that it continues."""
+    """Print a line per turn, below the one that it continues."""
     ends = {call["id"]: call["prompt"] + call["sampled"] for call in calls}
 
     def below(parent: int | None, lead: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""One turn, from a request to its committed answer.
+"""A turn goes from a request to its committed answer.
 
 1. begin: Redis notes that the call is open, and says what it continues, or that it was answered.
 2. prompt: the ids of what it continues, and those of its tail; or the whole conversation's.
@@ -207,7 +207,7 @@ class Turns:
         return Prompt(whole, parent if keep else None, keep)
 
     async def _asked(self, session: Session, ask: Callable[[Engine], Awaitable[T]]) -> T:
-        """What an engine answers, be it another one than the first."""
+        """The answer of an engine, be it another one than the first."""
         failures = 0
         while True:
             engine = self._pool.pick(session.sid)
@@ -297,7 +297,7 @@ class Turns:
     async def _reply(
         self, session: Session, question: Question, call: int, created: int, prompt: Any, part: Part
     ) -> Reply:
-        """What the tokens mean, as the client is to have it."""
+        """The reply to the client, by the meaning of the tokens."""
         chat = question.chat
         answer = await self._asked(session, lambda engine: engine.parse(part, prompt, chat))
         ended = part.ids[-1:] == list(self._pool.first.tail.close[:1])
@@ -330,7 +330,7 @@ class Turns:
 
 @dataclass(frozen=True)
 class _Turn:
-    """What one turn is about."""
+    """The parts of one turn."""
 
     session: Session
     question: Question

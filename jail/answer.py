@@ -65,7 +65,7 @@ def body_of(result: CodeResult) -> dict[str, Any]:
 
 
 def told_of(step: Step) -> CommandResult:
-    """What a compiler did, as a judge's result says it."""
+    """The result of a compiler's step, as a judge's result says it."""
     return command_of(step).bounded(SHOWN)
 
 

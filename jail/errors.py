@@ -1,4 +1,4 @@
-"""What can go wrong around running a program, as one tree.
+"""The errors around running a program, as one tree.
 
     PenstockError
     ├── RequestRefused          the request cannot be run as it stands; refused at the door
@@ -87,7 +87,7 @@ class SandboxBroken(SandboxFailure):
 
 
 def unreadable(why: str) -> SandboxBroken:
-    """What came back is no answer of a sandbox."""
+    """The error for an answer that no sandbox would give."""
     return SandboxBroken(why, reason="unreadable")
 
 

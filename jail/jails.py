@@ -67,12 +67,12 @@ class Jails:
 
     @property
     def languages(self) -> list[str]:
-        """What runs here; exact once it has started."""
+        """The languages that run here; exact once it has started."""
         return languages.installed(self.lacking)
 
     @property
     def memory_by(self) -> str:
-        """What holds a tree to its memory: a cgroup, or sampling."""
+        """The means that holds a tree to its memory: a cgroup, or sampling."""
         return self._hierarchy.kind if self._hierarchy else "sampling"
 
     @property
@@ -111,7 +111,8 @@ class Jails:
         return self
 
     async def run(self, program: Program) -> Outcome:
-        """One program, start to end. What goes wrong is in the outcome, whosever doing it was."""
+        """Run one program, start to end. What goes wrong is in the outcome, whosever doing it
+        was."""
         try:
             language = languages.find(program.language, self.lacking)
             limits = program.limits.within(self.caps)
@@ -173,8 +174,9 @@ class Jails:
         patience: float | None = None,
         config: ServerConfig | None = None,
     ) -> Outcome:
-        """One jail's whole life, in a cgroup where there is one. With another configuration it is
-        a jail of another fork server, which is started when it is first asked for."""
+        """Take one jail through its whole life, in a cgroup if there is one. With another
+        configuration it is a jail of another fork server, which is started when it is first asked
+        for."""
         patience = patience or limits.wall + limits.compile_wall
         most = 2 * limits.output + limits.fetched + _FRAMING
         hierarchy = self._hierarchy
@@ -223,7 +225,7 @@ class Jails:
             return server
 
     def _let_go(self, config: ServerConfig) -> None:
-        """What it has left to clear up does not keep the next one from starting."""
+        """Close a server behind the caller's back, so that the next one may start at once."""
         ending = asyncio.ensure_future(self._servers.pop(config).close())
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
@@ -267,6 +269,7 @@ def header_of(
 
 
 def step_of(facts: dict[str, Any], blobs: list[bytes]) -> Step:
-    """What it printed and answered is taken from the front of `blobs`, as its init wrote it."""
+    """A step of its facts; its streams are taken from the front of `blobs`, as its init wrote
+    them."""
     streams = {name: blobs.pop(0) for name in facts.pop("streams")}
     return Step(**{"stdout": b"", **streams, **facts})

@@ -1,4 +1,4 @@
-"""What a fork server is made of, and the start of its process."""
+"""A fork server's configuration, and the start of its process."""
 
 import contextlib
 import glob
@@ -31,7 +31,7 @@ _PREFIXES = (
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """What the fork server is made of."""
+    """The configuration of a fork server: two that are equal share one."""
 
     python: str = sys.executable
     preload: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a program may use. Every limit is per execution and holds for its whole tree.
+"""The limits are what a program may use. Every limit is per execution and holds for its whole tree.
 
 A request names the ones it wants otherwise; the operator's caps bound them, and
 one beyond its cap is refused rather than quietly lowered.

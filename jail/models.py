@@ -1,4 +1,4 @@
-"""What a trainer asks to be run, and what it gets back: JSON from end to end.
+"""A trainer asks with a `CodeRequest` and gets a `CodeResult`: JSON from end to end.
 
 The fields that Sandbox Fusion has too carry its names and meanings. `error_kind`
 says whose doing the end was; an `infrastructure` failure is masked, it is never
@@ -313,13 +313,13 @@ class CodeResult(Message):
 
     @property
     def stdout(self) -> str:
-        """What the program printed; the compiler, where that was all that ran."""
+        """The text that the program printed; the compiler, if that was all that ran."""
         last = self.run_result or self.compile_result
         return (last and last.stdout) or ""
 
     @property
     def stderr(self) -> str:
-        """What was written to stderr, as `stdout` gives it."""
+        """The text that was written to stderr, by the same rule as `stdout`."""
         last = self.run_result or self.compile_result
         return (last and last.stderr) or ""
 

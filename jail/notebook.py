@@ -31,7 +31,7 @@ class SessionEnded(Exception):
 
 @dataclass(frozen=True)
 class Cell:
-    """What became of one cell; `display` and `error` as a notebook has them."""
+    """The result of one cell; `display` and `error` as a notebook has them."""
 
     stdout: str = ""
     stderr: str = ""

@@ -32,7 +32,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Step:
-    """One process tree's life: the compiler's, or the program's."""
+    """A step is the life of one process tree: the compiler's, or the program's."""
 
     status: Status
     return_code: int | None

@@ -1,4 +1,4 @@
-"""What every sandbox offers to the worker: run one program, once. Some judge it over cases too."""
+"""Every sandbox offers this to the worker: run one program, once. Some judge it over cases too."""
 
 from typing import Protocol
 

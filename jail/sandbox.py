@@ -140,7 +140,7 @@ class LocalSandbox:
 
 
 def _record(outcome: Outcome, seconds: float) -> None:
-    """What a jail did, as it reports it: it was made, it compiled, it ran the program."""
+    """Record what a jail did, as it reports it: it was made, it compiled, it ran the program."""
     steps = [("compile", outcome.compile), ("program", outcome.run)]
     done = [(name, step) for name, step in steps if step is not None]
     at = tracing.ago(sum(step.duration for _, step in done))

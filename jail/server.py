@@ -26,7 +26,8 @@ class TooLong(ValueError):
 
 
 async def receive(source: socket.socket, most: int) -> bytes | bytearray:
-    """One whole message; a large one is put together in its place, without further copies."""
+    """Receive one whole message; a large one is put together in its place, without further
+    copies."""
     loop = asyncio.get_running_loop()
     start = b""
     while (expected := wire.length(start)) is None:
@@ -45,7 +46,7 @@ async def receive(source: socket.socket, most: int) -> bytes | bytearray:
 
 
 async def _some(received: Coroutine[Any, Any, _Received]) -> _Received:
-    """What was received; nothing is the other's end."""
+    """The bytes that came; none means that the other end is closed."""
     if not (what := await received):
         raise ConnectionError("it ended first")
     return what

@@ -13,7 +13,8 @@ from jail.limits import CACHE_MB, DEFAULTS, MB, Limits
 
 
 class SandboxSettings(Settings):
-    """What programs run in, and what each may use unless its request says otherwise."""
+    """The settings of programs: what they run in, and what each may use unless its request says
+    otherwise."""
 
     sandbox_level: Level = Field(
         "ns",

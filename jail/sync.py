@@ -24,9 +24,9 @@ class _Asynchronous(Protocol):
 
 
 class SyncSandbox:
-    """What `sandbox.sync` gives: its methods, but each blocks the calling thread, of which there
-    may be many. Close it, or use it in a `with`. Use one sandbox by its `sync` alone, or not at
-    all by it."""
+    """The sandbox for threads, as `sandbox.sync` has it: its methods block the calling thread, of
+    which there may be many. Close it, or use it in a `with`. Use one sandbox by its `sync` alone,
+    or not at all by it."""
 
     def __init__(self, sandbox: _Asynchronous) -> None:
         self._sandbox = sandbox
@@ -42,7 +42,7 @@ class SyncSandbox:
         return self._done(self._sandbox.judge(request, suite))
 
     def close(self) -> None:
-        """What still runs ends as our failure."""
+        """Close the sandbox; what still runs ends as our failure."""
         with self._starting:
             if self._closed:
                 return

@@ -54,7 +54,7 @@ class ToolCallBody(Body):
 
 
 class MessageBody(Body):
-    """One message."""
+    """A message as a client of this dialect writes it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part] | None = None
@@ -164,7 +164,7 @@ def _tool(tool: ToolBody, place: int) -> dict[str, Any]:
 
 
 def _constraints(asked: ChatBody, tools: list[Any]) -> dict[str, Any]:
-    """What binds the answer to a form, beside the model's own will."""
+    """The constraints that bind the answer to a form, beside the model's own will."""
     found: dict[str, Any] = {}
     choice = asked.tool_choice
     named = isinstance(choice, dict) and choice.get("type") == "function"

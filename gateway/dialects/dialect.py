@@ -1,4 +1,4 @@
-"""What a dialect is: it reads a request into a `Question`, and writes a `Reply` in its own shape.
+"""A dialect reads a request into a `Question`, and writes a `Reply` in its own shape.
 
 Responses is to be a third: a module with `read`, `whole`, `events` and `error` of its own.
 """
@@ -166,6 +166,6 @@ def call_id(reply: Reply, place: int) -> str:
 
 
 def event(data: Any, name: str = "") -> bytes:
-    """One event of a stream."""
+    """The bytes of one event of a stream."""
     said = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
     return f"event: {name}\ndata: {said}\n\n".encode() if name else f"data: {said}\n\n".encode()

@@ -42,7 +42,7 @@ class Block(Body):
 
 
 class MessageBody(Body):
-    """One message."""
+    """A message as a client of this dialect writes it."""
 
     role: Literal["user", "assistant", "system"]
     content: str | list[Block]
@@ -161,7 +161,8 @@ def _text(content: Any, where: str) -> str:
 
 
 def _messages(message: MessageBody, where: str) -> Iterator[tuple[dict[str, Any], Message]]:
-    """One message of this dialect may be several of the engines': results stand alone."""
+    """The messages for the engines: one of this dialect may become several, as results stand
+    alone."""
     blocks = message.content
     if isinstance(blocks, str):
         blocks = [Block(type="text", text=blocks)]

@@ -1,4 +1,4 @@
-"""What the gateway asks of an engine: ids of a conversation, tokens behind ids, meaning of tokens.
+"""The gateway asks this of an engine: ids of a conversation, tokens behind ids, meaning of tokens.
 
 Each engine does it by its own endpoints. So templates, tokenizers and parsers are the engine's, and
 what is recorded is what it evaluated and sampled.
@@ -31,7 +31,7 @@ _FRESH = 1.0  # seconds for which a version that was read is a lower bound worth
 
 
 class Engine:
-    """One engine at one URL. `model` is the name that it serves its model under."""
+    """An engine at one URL. `model` is the name that it serves its model under."""
 
     kind: ClassVar[str]
     tail: Tail

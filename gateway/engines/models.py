@@ -1,4 +1,4 @@
-"""What passes between the gateway and an engine."""
+"""These models pass between the gateway and an engine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Chat:
 
 @dataclass(frozen=True)
 class Rendered:
-    """What the engine makes of a conversation. `params` are what its parsers want of sampling."""
+    """A conversation as the engine renders it. `params` are what its parsers want of sampling."""
 
     ids: list[int]
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Rendered:
 
 @dataclass
 class ToolUse:
-    """One tool that the answer calls; the arguments are JSON text."""
+    """A tool that the answer calls; the arguments are JSON text."""
 
     name: str
     arguments: str
@@ -62,7 +62,7 @@ class ToolUse:
 
 @dataclass
 class Answer:
-    """What the engine's parsers make of the tokens."""
+    """An answer as the engine's parsers read the tokens."""
 
     content: str
     reasoning: str = ""
@@ -71,7 +71,7 @@ class Answer:
 
 @dataclass
 class Part:
-    """What one request to an engine brought, as far as it came.
+    """A part of an answer: all that one request to an engine brought.
 
     A missing log-probability is NaN, and a missing version unknown: neither is made up. `finish`
     is `stop`, `length`, `abort`, or empty if the engine went away before it said.

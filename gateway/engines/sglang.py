@@ -91,7 +91,8 @@ class Sglang(Engine):
             raise EngineFailed(self.url, "the answer ended without a reason")
 
     def _take(self, part: Part, ids: list[int], meta: Mapping[str, Any]) -> None:
-        """One answer or increment. The counts of an engine that aborts may lag behind its ids."""
+        """Take one answer or increment into the part. The counts of an engine that aborts may lag
+        behind its ids."""
         pairs = meta.get("output_token_logprobs") or []
         part.ids += ids
         part.lps += [logprob(pair[0]) for pair in pairs]

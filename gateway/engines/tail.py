@@ -67,7 +67,7 @@ class Tail:
         return [role for role in ROLES if self.bases.use((role, "{}")) is not None]
 
     def closing(self, ids: Sequence[int]) -> list[int]:
-        """What is missing of the end of a turn behind these ids: all of it, if it was cut."""
+        """The ids that these lack of the end of a turn: all of it, if it was cut."""
         for length in range(min(len(self.close), len(ids)), 0, -1):
             if tuple(ids[-length:]) == self.close[:length]:
                 return list(self.close[length:])

@@ -52,8 +52,8 @@ class Vllm(Engine):
         return Rendered(found["token_ids"])
 
     async def _wanted(self, chat: Chat) -> Mapping[str, Any]:
-        """What the parsers and constraints of a request want of sampling. It depends on no
-        message, and is asked once for each list of tools."""
+        """The parameters of sampling that the parsers and constraints of a request want. They
+        depend on no message, and are asked for once per list of tools."""
         if not (chat.tools or chat.constraints):
             return {}
         key = json.dumps([chat.tools, chat.constraints, chat.kwargs], sort_keys=True)
@@ -82,7 +82,7 @@ class Vllm(Engine):
         return await self._sampled("/inference/v1/generate", body)
 
     async def _sampled(self, path: str, body: Any) -> Part:
-        """What came of it, and between which versions of the weights."""
+        """Sample, and note between which versions of the weights."""
         part = Part(engine=self.url)
         before = await self.version()
         told: list[list[int]] = []
@@ -111,7 +111,7 @@ class Vllm(Engine):
         part.settle()
 
     def _take(self, part: Part, choice: Mapping[str, Any]) -> None:
-        """One chunk: its ids, each with its log-probability or none."""
+        """Take one chunk into the part: its ids, each with its log-probability or none."""
         ids = choice.get("token_ids") or []
         said = self._logprobs(choice)
         lps = [logprob(value) for value in said]

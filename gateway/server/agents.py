@@ -252,7 +252,7 @@ class _Way:
             pass
 
     async def stream(self, event: bytes) -> None:
-        """One event, or a comment."""
+        """Send one event, or a comment."""
         if not self._kind:
             await self._start(200, b"text/event-stream; charset=utf-8")
         await self._send({"type": "http.response.body", "body": event, "more_body": True})

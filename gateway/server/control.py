@@ -1,4 +1,4 @@
-"""What opens, shows and finalizes sessions, for those who train: under another key than agents'."""
+"""Trainers open, watch and finalize sessions here: under another key than agents'."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Seconds = Annotated[float, Field(ge=0, le=86400)]
 
 
 class Given(BaseModel):
-    """What is not known is refused."""
+    """A body for this server; it may have no unknown field."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -32,7 +32,7 @@ class Slot(Given):
 
 
 class GivenBudget(Given):
-    """What the session may use; 0: without a bound."""
+    """The budget of a session; 0: without a bound."""
 
     tokens: int = Field(0, ge=0, le=2**53)
     turns: int = Field(0, ge=0, le=2**53)

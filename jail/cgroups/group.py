@@ -1,4 +1,4 @@
-"""One execution's cgroup: its limits, and the files that its jail is handed."""
+"""A group is the cgroup of one execution: its limits, and the files that its jail is handed."""
 
 import os
 from collections.abc import Collection
@@ -13,7 +13,7 @@ _FOR_SOCKETS = 8  # the part of its memory that version 1 counts apart: buffers 
 
 @dataclass(frozen=True)
 class Files:
-    """What a version of cgroups calls the files that are used of it; empty where it lacks one."""
+    """The names of the files of one version of cgroups; empty for a file that it lacks."""
 
     memory: str
     swap: str
@@ -66,7 +66,8 @@ class Group:
 
     @property
     def weight(self) -> str:
-        """What divides the processor between groups; a file without content where nothing does."""
+        """The file whose weight divides the processor between groups; one without content if
+        nothing does."""
         folder = self.folders[1 if len(self.folders) > 1 else 0]
         return f"{folder}/{self.files.weight}" if self.files.weight else os.devnull
 

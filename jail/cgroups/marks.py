@@ -80,7 +80,7 @@ def sweep(parent: Path) -> None:
 
 
 def _lock(mark: Path) -> int | None:
-    """What holds it; None where another does, or a sweep was faster."""
+    """A descriptor that locks the mark; None if another process holds it, or a sweep was faster."""
     try:
         at = os.open(mark, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -191,7 +191,7 @@ class SandboxFusion:
 
 
 def _cause(failure: BaseException) -> str:
-    """What the system said at the root: httpx and anyio say that all attempts failed."""
+    """The system's own error at the root: httpx and anyio say only that all attempts failed."""
     root: BaseException | None = failure
     while root is not None:
         if isinstance(root, OSError) and root.errno in (errno.EMFILE, errno.ENFILE):

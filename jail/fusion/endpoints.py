@@ -31,7 +31,7 @@ log = logging.getLogger("penstock.worker")
 
 
 class Endpoint:
-    """One sandbox's address, with what its last programs met there."""
+    """The address of one sandbox, and what its last programs met there."""
 
     def __init__(self, url: str) -> None:
         self.url, self.shown = url, _shown(url)

@@ -22,7 +22,7 @@ _LONGEST_REFUSAL, _SHOWN = 64 * 1024, 300
 
 
 def body_of(request: CodeRequest) -> bytes:
-    """What is posted to `/run_code`."""
+    """The body for `/run_code`."""
     fields = {
         "code": request.code,
         "language": request.language,
@@ -52,7 +52,7 @@ def read_answer(raw: bytes, limit: int, who: str) -> CodeResult:
 def failure_of(
     status: int, retry_after: str, who: str, *, raw: bytes = b"", has_peers: bool
 ) -> SandboxFailure | None:
-    """What an HTTP status means; None for 200. `has_peers`: another endpoint may serve.
+    """The failure that an HTTP status means; None for 200. `has_peers`: another endpoint may serve.
 
     `raw` is the answer's body, of which the sentence that says why is passed on.
     """
@@ -74,7 +74,8 @@ def failure_of(
 
 
 def _why(raw: bytes) -> str:
-    """What a refusal says: FastAPI's `detail`, or `message`; never the request that it quotes."""
+    """The reason in a refusal: FastAPI's `detail`, or `message`; never the request that it
+    quotes."""
     try:
         said = json.loads(raw[:_LONGEST_REFUSAL])
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What an archive of images holds: an OCI layout, the tar of `docker save`, or a plain root.
+"""An archive of images is an OCI layout, the tar of `docker save`, or a plain root.
 
 An OCI layout may be a folder or a tar; today's `docker save` writes both forms into one. Names
 in an archive are its maker's: none leads out of it.

@@ -1,4 +1,4 @@
-"""What can go wrong with images. None of it says anything of a program.
+"""The errors of images. None of it says anything of a program.
 
 PenstockError
 └── ImageError

@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Collected:
-    """What `gc` has removed, and how many unnamed layers are still in use."""
+    """The result of `gc`: what it removed, and how many unnamed layers are still in use."""
 
     layers: int = 0
     bytes: int = 0

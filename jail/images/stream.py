@@ -78,7 +78,7 @@ class Measured:
         self.last = b""
 
     def next_entry(self) -> None:
-        """What `tarfile` has gathered for a header is used; the bound counts from here."""
+        """Forget what `tarfile` gathered for a header that is read; the bound counts from here."""
         self._gathered = 0
 
     def read(self, count: int) -> bytes:

@@ -62,7 +62,7 @@ class LinksBelow(Exception):
 
 @dataclass
 class _Folder:
-    """What is set when everything is in it: till then its unpacker may write to it."""
+    """The final rights of a folder; until everything is in it, its unpacker may write to it."""
 
     mode: int = 0o755
     uid: int = 0
@@ -79,7 +79,8 @@ class Unpacked:
 
 
 class Unpacker:
-    """One layer, into one empty folder. `below`: the lower layers' folders, highest first.
+    """An unpacker puts one layer into one empty folder. `below`: the lower layers' folders, highest
+    first.
 
     `used`: how many of the image's most bytes its other layers hold.
     """

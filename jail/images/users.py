@@ -16,7 +16,7 @@ _HOW = (
 
 
 def find(first: int) -> Users:
-    """What this process may give. Root gives the numbers from `first` on."""
+    """The users that this process may give. Root gives the numbers from `first` on."""
     return _of_root(first) if os.geteuid() == 0 else _of_a_user()
 
 

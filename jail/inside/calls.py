@@ -1,4 +1,4 @@
-"""What a session's client asks of its files: done by a fork of init that is confined as a command.
+"""A fork of init does what a session's client asks of its files; it is confined as a command.
 
 Content comes on descriptor 0 and goes to 1; what came of it goes to 2, as JSON. A name may lead
 anywhere that a program of the session could go, and nowhere else.
@@ -39,7 +39,7 @@ def resident(pid: str) -> int:
 
 
 def prepared(order: dict[str, Any], place: Place) -> list[int]:
-    """What a call needs that no program may have or make: before it is confined."""
+    """Open what a call needs and no program may have or make, before it is confined."""
     if order.get("call") == "pack":
         return place.changed()
     if order.get("call") == "watch":
@@ -226,8 +226,8 @@ def _move(path: str, to: str, **_: Any) -> dict[str, Any]:
 
 
 def _move_by_copy(path: str, to: str) -> None:
-    """What lies in a layer of the image, or was written before a fork, or goes to another of the
-    folders of a session without an image."""
+    """Copy and remove what cannot be renamed: it lies in a layer, is older than a fork, or has
+    another folder as target."""
     if os.path.lexists(to):
         put, there = (stat.S_ISDIR(os.lstat(name).st_mode) for name in (path, to))
         if put != there:

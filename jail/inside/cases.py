@@ -99,7 +99,7 @@ class Bench:
         self._clean = self._state()
 
     def _state(self) -> list[object]:
-        """What a case can change of folders that are empty as it begins, and cannot change back.
+        """The marks of what a case can change in empty folders, and cannot change back.
 
         What it undoes within one tick of the clock leaves nothing for the next one to see.
         """
@@ -123,7 +123,7 @@ class Bench:
         return (json.loads(message), fds) if message else None
 
     def run(self, order: dict[str, Any], given: list[int]) -> bool:
-        """One case; False if the jail cannot serve another."""
+        """Run one case; return False if the jail cannot serve another."""
         if order["files"]:
             self._put_files(given.pop(1))
         evidence = self._job.evidence
@@ -220,7 +220,7 @@ class Bench:
         return cpu, memory
 
     def _hear(self, running: Running) -> tuple[int, float, int] | None:
-        """What the template says of the case that has ended; nothing if it was killed as well."""
+        """The template's report on the case that has ended; nothing if it was killed as well."""
         said = b""
         with contextlib.suppress(ConnectionResetError):
             said = self._line.recv(template.REPORT.size)
@@ -249,7 +249,8 @@ class Bench:
         return poll
 
     def _wait(self, poll: select.poll, until: float | None) -> list[int]:
-        """What can be read. Does not return if the client or the server is gone."""
+        """Wait until something can be read, and return it. Does not return if the client or the
+        server is gone."""
         ready = poll.poll(None if until is None else max(0, until - time.monotonic()) * 1000 + 0.5)
         for at, event in ready:
             hung_up = at == self._channel.fileno() and not event & select.POLLIN

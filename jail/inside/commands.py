@@ -47,7 +47,7 @@ def serve(job: Job, header: dict[str, Any]) -> dict[str, Any]:
 
 
 class Desk:
-    """What one init knows of its session."""
+    """The desk of one init does what is asked of its session."""
 
     def __init__(self, job: Job, header: dict[str, Any]) -> None:
         self._job, self._place, self._header = job, job.place, header
@@ -152,7 +152,7 @@ class Desk:
             self.say({"asked": number})
 
     def _freeze(self, number: int) -> None:
-        """What was written so far, for a fork. What runs could still write to it."""
+        """Freeze what was written so far, for a fork. What runs could still write to it."""
         self._reap()
         try:
             if not self._alone():

@@ -221,7 +221,7 @@ _OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE
 
 
 def abi() -> int:
-    """What this kernel offers; 0 where Landlock is absent or switched off."""
+    """The version of Landlock that this kernel offers; 0 if it is absent or switched off."""
     try:
         return syscalls.syscall("landlock_create_ruleset", _CREATE, None, 0, _VERSION)
     except OSError:

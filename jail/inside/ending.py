@@ -170,7 +170,7 @@ def _all_of(at: int) -> bytes:
 
 
 def source_of(script: str) -> tuple[bytes, str, str]:
-    """What `compile` takes."""
+    """The arguments for `compile`."""
     with open(script, "rb") as file:
         return file.read(), script, "exec"
 
@@ -238,7 +238,7 @@ def _main_module(script: str, name: str) -> tuple[types.ModuleType, Left]:
 
 
 def _finalize(code: int, streams: tuple[Any, Any], left: Left) -> int:
-    """What the interpreter does as it ends: threads, atexit, files still open, objects."""
+    """Do what the interpreter does as it ends: threads, atexit, files still open, objects."""
     _attempt(_join_threads)
     _attempt(_run_exitfuncs)
     stdout, stderr = getattr(sys, "stdout", None), getattr(sys, "stderr", None)

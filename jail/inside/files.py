@@ -49,7 +49,8 @@ def sealed(stdin: bytes) -> int:
 
 
 def matching(place: Place, patterns: list[str]) -> list[str]:
-    """What lies below the program's own folder under such names, the deepest folders too."""
+    """The names below the program's own folder that match these patterns, the deepest folders
+    too."""
     found: list[str] = []
     for folder, _, names in os.walk(place.home) if patterns else ():
         inner = os.path.relpath(folder, place.home)
@@ -61,7 +62,7 @@ def matching(place: Place, patterns: list[str]) -> list[str]:
 
 
 def fetch(place: Place, names: list[str], limit: int) -> tuple[dict[str, bytes], dict[str, str]]:
-    """What the program left under these names, and why others are not given.
+    """Read what the program left under these names, and say why others are not given.
 
     Only regular files in the scratch space: not devices, FIFOs, /proc, or the
     read-only system. A missing file is simply absent.

@@ -1,4 +1,5 @@
-"""One execution without namespaces: a folder of its own, and a process group that it cannot leave.
+"""A level without namespaces gives an execution its own folder, and a process group that it cannot
+leave.
 
 At the level `landlock` the program can reach nothing but this folder and what may be read;
 at `none` nothing holds it. Its processes are found as descendants of its init, to which the

@@ -1,4 +1,4 @@
-"""One execution's own namespaces, entered by cloning: its init sees nothing of the host.
+"""An execution's own namespaces are entered by cloning: its init sees nothing of the host.
 
 Fresh: users, mounts, processes, network, IPC, host name, cgroups. On top of the
 shared read-only root come one size-limited tmpfs, its own /proc, and loopback.
@@ -101,7 +101,7 @@ class Namespaces:
         self._show(levels.FIRST)
 
     def _show(self, written: str) -> None:
-        """What is written goes there."""
+        """Mount the folders that a program may write to, from `written`."""
         for part, folder in zip(_parts(written), root.WRITABLE, strict=True):
             syscalls.attach(syscalls.shared(part), folder)
         for path in self._covered:
@@ -233,7 +233,7 @@ class Namespaces:
 
 
 def _parts(written: str) -> list[str]:
-    """What is written to each of the folders."""
+    """The part of `written` that each writable folder has."""
     return [f"{written}/{folder[1:].replace('/', '-')}" for folder in root.WRITABLE]
 
 

@@ -1,4 +1,5 @@
-"""What an init is there for, and how it looks after it: one program, a session, or many cases."""
+"""A job says what an init is for, and how it looks after it: one program, a session, or many
+cases."""
 
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ _IDLE = 0.5  # seconds
 
 
 class Job(NamedTuple):
-    """What the fork server hands to an init: the client's descriptors."""
+    """The fork server hands this to an init: the client's descriptors."""
 
     request: int
     reply: int

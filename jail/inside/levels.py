@@ -1,5 +1,5 @@
-"""What a session has written: levels over one another, of which only the highest is written to.
-Forks share them, so that nothing is copied.
+"""A session writes to the highest of its levels, which lie over one another. Forks share them, so
+that nothing is copied.
 
 To be forked, a session in which nothing runs goes on in a new highest level; the others never
 change again. Its fork mounts those below a level of its own. All that a session wrote, also after
@@ -107,8 +107,8 @@ class Levels:
         syscalls.unshare(syscalls.NEW_NS)
 
     def frozen(self, layers: list[str]) -> tuple[list[int], int | None]:
-        """What was written so far, as mounts for another session. And the mount that this one has
-        to go on in, unless it wrote nothing since the last time. Raises `Refused`."""
+        """The levels so far, as mounts for another session. And the mount that this one has to go
+        on in, unless it wrote nothing since the last time. Raises `Refused`."""
         with _back_from(self._first), contextlib.ExitStack() as opened:
             shared = []
             if written := self._has_changed():

@@ -1,4 +1,4 @@
-"""What a program's tree uses, read from /proc.
+"""The meter reads from /proc what a program's tree uses.
 
 Resident memory counts a copy-on-write page once per process; only when that sum
 passes the limit are the processes weighed, which counts it once. Page tables are added: to read

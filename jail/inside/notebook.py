@@ -68,8 +68,8 @@ class UsageError(Exception):
 
 
 class Interpreter:
-    """One namespace and one event loop. `shows` is called with what a program displays, and
-    whether that is the value of its last line."""
+    """An interpreter has one namespace and one event loop. `shows` is called with what a program
+    displays, and whether that is the value of its last line."""
 
     def __init__(self, names: dict[str, Any], shows: Callable[[Bundle, bool], None]) -> None:
         self.names, self.shows = names, shows
@@ -194,7 +194,7 @@ class Notebook(Interpreter):
         return len(self._in) - 1
 
     def run(self, code: str) -> None:
-        """One cell. Raises what it raises."""
+        """Run one cell. Raises what it raises."""
         for name, earlier in zip(("_i", "_ii", "_iii"), reversed(self._in)):  # noqa: B905
             self.names[name] = earlier
         self._in.append(code)
@@ -225,7 +225,7 @@ class Notebook(Interpreter):
         pyplot.show = show
 
     def _show_figures(self) -> None:
-        """What has been drawn, and is still open."""
+        """Show the figures that were drawn and are still open."""
         pyplot: Any = sys.modules.get("matplotlib.pyplot")
         if not pyplot:
             return
@@ -278,7 +278,7 @@ class _Finder:
 
 
 async def _awaited(parts: list[types.CodeType], namespace: dict[str, Any]) -> Any:
-    """What the last of them comes to."""
+    """The value of the last part, after all were run and awaited."""
     for part in parts:
         value = eval(part, namespace)  # noqa: S307
         if part.co_flags & _AWAITS:
@@ -343,7 +343,8 @@ def _check_magic(magic: str) -> None:
 def _shell(
     names: dict[str, Any], command: str, shell: str = "", keep: bool = False
 ) -> list[str] | None:
-    """What it says as it fails is among what it prints, as at a terminal."""
+    """Run a command of a cell. Its messages as it fails are part of its output, as at a
+    terminal."""
     import subprocess
 
     for stream in (sys.stdout, sys.stderr):
@@ -519,13 +520,14 @@ class Output:
         _open_stream(at, name)
 
     def take(self, most: int) -> bytes:
-        """What was written since; of more than may be said, enough to show that it is more."""
+        """Return what was written since the last call; of more than may be said, enough to show
+        that it is more."""
         said = os.pread(self._file, most + 1, 0)
         os.ftruncate(self._file, 0)
         return said
 
     def end(self) -> None:
-        """What is written from now on goes where it went before."""
+        """Let the output go where it went before."""
         os.dup2(self._before, self._at)
 
 
@@ -636,7 +638,7 @@ class Lines:
 
 
 class Printed:
-    """What is written to one of the program's outputs: a thread passes it on as it comes."""
+    """A program's output, which a thread passes on as it comes."""
 
     def __init__(self, at: int, kind: str, lines: Lines) -> None:
         import threading

@@ -40,7 +40,7 @@ def pack(kept: list[int], over: bool = True, **_: Any) -> None:
 
 
 def _seen_in(folder: str, levels: list[int]) -> dict[str, int]:
-    """What is there, and the level that it is seen of: the highest that has it."""
+    """The names in a folder, each with the highest level that has it."""
     found: dict[str, int] = {}
     for level in levels:
         os.fchdir(level)
@@ -103,13 +103,13 @@ def _is_opaque(path: str) -> bool:
 
 
 def head(about: dict[str, Any], size: int = 0) -> bytes:
-    """What stands before the content of a file, of so many bytes."""
+    """The head before a file's content of so many bytes."""
     text = json.dumps(about).encode()
     return SIZES.pack(len(text), size) + text
 
 
 def entries(packed: BinaryIO) -> Iterator[tuple[dict[str, Any], int]]:
-    """What is said of each, and how many bytes of content follow, which the caller takes."""
+    """The head of each entry, and how many bytes of content follow, which the caller takes."""
     while start := packed.read(1):
         length, size = SIZES.unpack(start + _take(packed, SIZES.size - 1))
         yield json.loads(_take(packed, length)), size
@@ -122,7 +122,7 @@ def _take(packed: BinaryIO, size: int) -> bytes:
 
 
 def unpack(scratch: str, **_: Any) -> None:
-    """What `pack` wrote, into this session's folder."""
+    """Unpack what `pack` wrote into this session's folder."""
     os.chdir(scratch)
     os.umask(0)
     folders = []

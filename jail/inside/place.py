@@ -1,4 +1,4 @@
-"""What a level of isolation does at each step of an execution's life.
+"""A place does what a level of isolation needs at each step of an execution's life.
 
 `jail.Namespaces` is the strong one; `folder.Folder` serves the levels without namespaces.
 One is made in the fork server, and every clone works on its own copy.
@@ -61,10 +61,10 @@ class Place(Protocol):
         """Where a file that is asked back lies, once the program is dead; raises `Refused`."""
 
     def process_limit(self, granted: int) -> int:
-        """What the kernel may count for the program's user before it refuses more."""
+        """The number of processes at which the kernel refuses more to the program's user."""
 
     def allow_to_run(self, name: str) -> None:
-        """What a compiler made, where its own `chmod` is refused."""
+        """Make a compiler's output executable, if its own `chmod` is refused."""
 
     def confine(self) -> None:
         """In the program's process, the last thing before its code."""
@@ -98,7 +98,7 @@ class Place(Protocol):
         """Kill all that init has below it, whichever command it is of."""
 
     def terminals(self) -> str:
-        """What a new terminal is had from by opening it; it may be missing."""
+        """The path that gives a new terminal when it is opened; it may be missing."""
 
     def leave(self) -> bool:
         """Init ends, and removes what it made; False if more is left than a moment suffices for."""

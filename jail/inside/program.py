@@ -102,7 +102,7 @@ def check_environment(given: dict[str, str]) -> None:
 
 
 def leave_no_trace(usual: set[str]) -> None:
-    """What is the same for every program: modules as `python` starts it, and an environment."""
+    """Leave what every program finds: modules as `python` starts it, and an environment."""
     global _PRELOADED
     for name in [name for name in sys.modules if name.partition(".")[0] == "inside"]:
         del sys.modules[name]
@@ -123,7 +123,7 @@ def warm(name: str) -> None:
 
 
 def settle() -> None:
-    """What is there now is not looked through, nor changed, by forks as they end."""
+    """Make sure that forks do not look through what is there now, nor change it, as they end."""
     ending.settle()
     gc.collect()
     gc.freeze()
@@ -244,7 +244,7 @@ def interpreter(home: str) -> None:
 
 
 def awaken() -> None:
-    """What a program has to itself; its parent has no handler of a signal, and other numbers."""
+    """Give a program what is its own: the handler of SIGINT, and other random numbers."""
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     _reseed()
 

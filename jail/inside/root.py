@@ -180,7 +180,7 @@ def build(
 
 
 def settings(folder: str) -> list[str]:
-    """What of /etc a program may read."""
+    """The names in /etc that a program may read."""
     present = os.listdir(folder)
     found = (name for pattern in _OF_LANGUAGES for name in fnmatch.filter(present, pattern))
     return [*_SETTINGS, *found]

@@ -39,7 +39,8 @@ def main(place: Place, line: Socket, ahead: bool) -> None:
 
 
 def _prepare(place: Place, line: Socket, ahead: bool) -> Running | Exception | None:
-    """What can be done before a program comes. What fails is reported to the program's client."""
+    """Do what can be done before a program comes. What fails is reported to the program's
+    client."""
     try:
         place.enter(line)
         first = _fork_ahead(place) if ahead else None
@@ -153,7 +154,7 @@ def _fork_ahead(place: Place) -> Running:
 
 
 def _forked(place: Place) -> Running:
-    """One in a place that is there."""
+    """Fork a program's process in a place that is built."""
     running = _fork_ahead(place)
     running.line.send(program.BUILT)
     return running

@@ -112,7 +112,7 @@ def give_up_capabilities(kept: Iterable[int] = ()) -> None:
 
 
 def bound_capabilities(kept: Collection[int]) -> None:
-    """What is started from now on can never have others than these."""
+    """Bound the capabilities of all that is started from now on."""
     number = 0
     while _prctl(_PR_CAPBSET_READ, number, 0, 0, 0) >= 0:
         if number not in kept:
@@ -121,7 +121,7 @@ def bound_capabilities(kept: Collection[int]) -> None:
 
 
 def make_files_as(number: int) -> None:
-    """What this process makes belongs to this user and group. It stays who it is."""
+    """Let all that this process makes belong to this user and group. It stays who it is."""
     for call in ("setfsgid", "setfsuid"):
         syscall(call, _CALLS[call], number)
 

@@ -1,4 +1,5 @@
-"""What a program's functions return, as plain JSON: by value and type, and by no method of its own.
+"""Plain JSON stands for what a program's functions return: by value and type, and by no method of
+its own.
 
     [1, 2.5, "a", null]      themselves; the value of a subclass is that of its builtin base
     {"a": 1}                 a dict whose keys are text
@@ -43,7 +44,7 @@ def calls_in(text: bytes) -> list[Any]:
 
 
 def answers(names: dict[str, Any], calls: list[Any]) -> Iterator[Any]:
-    """What each call returns, made plain before the next one."""
+    """The result of each call, made plain before the next one."""
     for name, arguments, keywords in calls:
         yield plain(_function(names, name)(*arguments, **keywords))
     _limit_digits(_DIGITS)  # the program may have set another
@@ -119,7 +120,7 @@ def thing(value: Any) -> Any:
 
 
 class Other:
-    """What a program has returned that has no plain value: it equals nothing."""
+    """A value that has no plain form: it equals nothing."""
 
 
 _MADE: dict[str, Callable[[Any], Any]] = {

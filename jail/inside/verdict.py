@@ -40,7 +40,7 @@ CHECK_SIZE = struct.Struct("I")
 
 
 class Running:
-    """One step's process: while it waits for its order, while it runs, and after."""
+    """A step's process: while it waits for its order, while it runs, and after."""
 
     def __init__(
         self, pid: int, streams: dict[int, bytearray], complaint: int, line: Socket
@@ -55,7 +55,7 @@ class Running:
         self.gave_way = False
 
     def take(self, stream: int, limit: int) -> bool:
-        """What is there, up to the limit; False when the stream is at its end or empty."""
+        """Read what there is, up to the limit; False when the stream is at its end or empty."""
         try:
             chunk = os.read(stream, _CHUNK)
         except BlockingIOError:

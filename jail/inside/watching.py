@@ -1,4 +1,4 @@
-"""What changes in a session's folder, told as it happens."""
+"""A watch reports changes in a session's folder as they happen."""
 
 import contextlib
 import errno

@@ -76,7 +76,8 @@ def send(line: Socket, message: bytes, descriptors: Sequence[int]) -> None:
 
 
 def receive(line: Socket, longest: int, most: int, flags: int = 0) -> tuple[bytes, list[int]]:
-    """One message and up to so many descriptors; an empty one when the other end is closed."""
+    """Receive a message and up to so many descriptors; an empty one when the other end is
+    closed."""
     room = _socket.CMSG_LEN(most * _RIGHTS.size)
     message, ancillary, _, _ = line.recvmsg(longest, room, flags)
     return message, [at for _, _, rights in ancillary for (at,) in _RIGHTS.iter_unpack(rights)]

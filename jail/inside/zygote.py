@@ -140,7 +140,7 @@ def warm(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class Jail:
-    """One clone: a spare that waits for a program, or one that has its own."""
+    """A clone: a spare that waits for a program, or one that has its own."""
 
     def __init__(self, pid: int, line: wire.Socket) -> None:
         self.pid = pid

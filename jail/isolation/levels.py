@@ -53,7 +53,7 @@ _NO_SUCH_USER = (
 
 
 def unavailable(level: Level, problem: str) -> SandboxUnavailable:
-    """What failed, which setting is behind it, and the other ways to go."""
+    """The error that says what failed, which setting is behind it, and the other ways to go."""
     remedies = _remedies(level, problem)
     remedies.append("name a remote sandbox in PENSTOCK_SANDBOX_FUSION_URL")
     return SandboxUnavailable(

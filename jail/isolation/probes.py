@@ -73,7 +73,8 @@ def file_handle(path):
 
 @dataclass(frozen=True)
 class Probe:
-    """One attack. `provable` if an unprivileged process outside can do it, safely, anywhere."""
+    """A probe is one attack. `provable` if an unprivileged process outside can do it, safely,
+    anywhere."""
 
     name: str
     code: str
@@ -203,7 +204,7 @@ PROBES = [
 
 
 def at(level: Level) -> list[Probe]:
-    """What a program must not succeed with at this level."""
+    """The attacks that must fail at this level."""
     if level == "none":
         return []  # nothing would stop it
     return [probe for probe in PROBES if probe.level in (None, level)]

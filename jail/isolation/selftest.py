@@ -37,7 +37,7 @@ _LONGEST_HOME = 80  # of a socket's 107, less what is made in it
 
 @dataclass(frozen=True)
 class Finding:
-    """One probe's result: refused, and how, or reached."""
+    """The finding of one probe: refused, and how, or reached."""
 
     probe: str
     refused: str | None
@@ -86,7 +86,7 @@ def _home() -> str:
 
 
 def programs(goal: dict[str, Any], level: Level) -> list[Program]:
-    """What to run: the attacks, and the things that must work."""
+    """The programs of the self-test: the attacks, and the things that must work."""
     attack = probes.script(probes.at(level), goal)
     works = _FOLDERS_WORK + (_LOOPBACK_WORKS if level == "ns" else "")
     return [Program(attack, limits=LIMITS), Program(works, limits=LIMITS)]

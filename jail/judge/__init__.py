@@ -1,4 +1,4 @@
-"""One program against many cases in one job: compiled once, each case judged by itself.
+"""A judge takes one program and many cases in one job: compiled once, each case judged by itself.
 
 What reads datasets is imported when it is first named: a forked worker's every job imports this.
 """

@@ -26,7 +26,8 @@ _HERE = "0" * 64  # the suite is in this process
 
 
 class JudgeOptions(TypedDict, total=False):
-    """What of a `JudgeRequest` a caller may choose; `jail/judge/models.py` says what it means."""
+    """The fields of a `JudgeRequest` that a caller may choose; `jail/judge/models.py` says what
+    they mean."""
 
     language: str
     files: dict[str, str]
@@ -80,7 +81,7 @@ def request_here(
 
 
 def _read(code: str, cases: Cases, options: JudgeOptions, given: dict[str, Any]) -> JudgeRequest:
-    """What the dataset says, then what the caller says."""
+    """The request by what the dataset says, and over it what the caller says."""
     said = {
         "compare": cases.compare,
         "function": cases.function,

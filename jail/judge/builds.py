@@ -1,4 +1,4 @@
-"""What a program's text becomes before its first case: compiled once, in a jail of its own.
+"""A program's text becomes a build before its first case: compiled once, in a jail of its own.
 
 A build is kept under its content: source, files beside it, command, and the compiler as it lies
 on this machine. However many ask for the same at once, one compiles. No case is in reach of it.
@@ -35,7 +35,7 @@ class NotBuilt(Exception):
 
 @dataclass(frozen=True)
 class Build:
-    """What a case is run from; without `files` if it did not compile."""
+    """The result of a compiler, from which cases are run; without `files` if it did not compile."""
 
     language: Language
     script: str

@@ -1,4 +1,4 @@
-"""What a checker or an interactor says of a case: a program too, in a jail that no other can reach.
+"""A checker or an interactor judges a case: a program too, in a jail that no other can reach.
 
 One that fails is run once more, on the expected output; an interactor, with a program that says
 nothing. If it has a verdict there, it has judged what the program said. If not, the data is broken:
@@ -56,7 +56,7 @@ _ARGUMENTS = {
 
 
 class Checking:
-    """One checker, or interactor, beside one lane of the program."""
+    """A checker, or an interactor, beside one lane of the program."""
 
     def __init__(
         self, jails: Jails, checker: Checker, build: Build, limits: Limits, life: float
@@ -102,7 +102,7 @@ class Checking:
                 await asyncio.wait(both)
 
     async def on_nothing(self, case: Case, said: Said) -> Said:
-        """What is said, or where the interactor has failed, whether it does so in any case."""
+        """The verdict, or after a failure whether the interactor fails in any case."""
         if said.letter != "M":
             return said
         with FileIO("/dev/null") as given, FileIO("/dev/null", "w") as taken:
@@ -138,7 +138,8 @@ class Checking:
 
 
 def said_by(checker: Checker, step: Step) -> Said:
-    """What a checker says by its exit code, or by what it printed, in the words of its protocol."""
+    """The verdict of a checker by its exit code, or by what it printed, in the words of its
+    protocol."""
     if step.status == "time_limit":
         return Said("M", "checker_timeout")
     if step.status != "finished" or step.return_code is None or step.return_code < 0:

@@ -167,7 +167,7 @@ def _function_of(one: dict[str, Any]) -> str | None:
 
 
 def _of_object(index: int, one: dict[str, Any]) -> JudgeCase:
-    """One case whose parts are named: the form of several datasets, and of Penstock."""
+    """A case whose parts are named: the form of several datasets, and of Penstock."""
     says = not one.get("check") and ("output" in one or "expected" in one)
     one = _present(one)
     kind = one.get("type") or one.get("testtype") or ""
@@ -243,7 +243,7 @@ def _arguments(index: int, given: Any) -> str:
 
 
 def _returned(index: int, given: Any, expected: Any) -> str | list[str]:
-    """What may be returned, as JSON. Beside arguments that are JSON it is JSON already; text that
+    """The accepted returns, as JSON. Beside arguments that are JSON it is JSON already; text that
     is none is itself. APPS puts the value into a list of its own, and not always."""
     if isinstance(expected, str) and not isinstance(given, list):
         return expected

@@ -1,4 +1,4 @@
-"""What is known of a program's cases: a verdict and some figures for each, and few outputs.
+"""The findings on a program's cases: a verdict and some figures for each, and few outputs.
 
 Of outputs it holds no more than the result brings back, however much the cases have printed.
 """
@@ -49,7 +49,7 @@ class Ran(Protocol):
 
 
 class _Figures(NamedTuple):
-    """What of a run comes back in any case."""
+    """The figures of a run that come back in any case."""
 
     exit: int = 0
     cpu_ms: int = 0

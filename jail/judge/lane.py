@@ -50,7 +50,8 @@ class LaneLost(Exception):
 
 @dataclass(frozen=True)
 class Errand:
-    """One case, as a lane needs it; `files` are put into its folder beside the task's own."""
+    """An errand is one case as a lane needs it; `files` are put into its folder beside the task's
+    own."""
 
     cpu: float
     wall: float

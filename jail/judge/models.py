@@ -1,4 +1,5 @@
-"""One program, its cases, and a verdict for each: JSON from end to end.
+"""A judge's request has one program and its cases; its result has a verdict for each. Both are
+JSON.
 
 The request is strict: a worker that ignored a key would give a verdict that nobody asked for.
 The result stays small: a letter a case, numbers in arrays, and of the outputs a head and a tail.
@@ -273,7 +274,7 @@ class JudgeRequest(Message):
 
 
 class Kept(BaseModel):
-    """What a case printed: of each stream the head, and the tail where something is left out."""
+    """The kept output of a case: of each stream the head, and the tail if something is left out."""
 
     stdout: str = ""
     stdout_tail: str = ""
@@ -302,12 +303,12 @@ class Kept(BaseModel):
 
     @property
     def stdout_text(self) -> str:
-        """What there is of it, with a mark where something is left out."""
+        """The kept stdout, with a mark where something is left out."""
         return _joined(self.stdout, self.stdout_tail, self.stdout_bytes)
 
     @property
     def stderr_text(self) -> str:
-        """What was written to stderr, as `stdout_text` gives it."""
+        """The kept stderr, with the same mark."""
         return _joined(self.stderr, self.stderr_tail, self.stderr_bytes)
 
     @property
@@ -400,7 +401,7 @@ class JudgeResult(Message):
         return "user" if set(self.verdicts) & {"W", "E", "C"} else "none"
 
     def of_case(self, index: int) -> CodeResult:
-        """One case as the result of a run of its own, with the outputs that were kept."""
+        """The case as the result of a run of its own, with the outputs that were kept."""
         letter, reason = self.verdicts[index], self.reasons.get(index, "")
         fields: dict[str, Any] = {
             "status": "Success" if letter in "PW" else "Failed",

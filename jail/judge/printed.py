@@ -1,4 +1,4 @@
-"""What a run says of its case, as far as its output was kept."""
+"""A case's printed end says how its run went, as far as its output was kept."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""What a case runs: the program, the case's assertions behind it, the call of its function.
+"""A case runs this text: the program, the case's assertions behind it, the call of its function.
 
 Of a case that is judged by value, the sandbox calls the function: `jail/inside/ending.py`. One that
 only runs programs is given a program that does the same, `script_of`.
@@ -69,7 +69,8 @@ print((lambda it: json.dumps(it) if isinstance(it, as_json) else it)(function(*a
 
 
 def text_of(request: JudgeRequest, case: Case) -> str:
-    """What a case of this request runs. The same text for every case that has no `check`."""
+    """The text that a case of this request runs. The same text for every case that has no
+    `check`."""
     if case.check and request.mode not in ("check", "function"):
         raise SandboxUnfit(
             f"a case of the suite has a `check`, and the request's mode {request.mode} runs none: "
@@ -90,7 +91,7 @@ def text_of(request: JudgeRequest, case: Case) -> str:
 
 
 def _first_line(language: str, check: str) -> str:
-    """What makes each assertion count, and not the last alone, or none."""
+    """The line that makes each assertion count, and not the last alone, or none."""
     if language in ("c", "cpp"):  # templates of contests switch assertions off
         return "#undef NDEBUG\n#include <assert.h>\n"
     if language == "bash" and "$?" not in check:  # which looks at failures itself
@@ -149,7 +150,7 @@ exec(compile({code}, "checker.py", "exec", dont_inherit=True))
 
 
 def checker_text(checker: Checker) -> str:
-    """What runs in a checker's place, or an interactor's: the same, if it is no Python."""
+    """The text that runs in a checker's or an interactor's place: its own, if it is no Python."""
     if checker.language != "python":
         return checker.code
     return _CHECKER.format(code=repr(checker.code))
@@ -163,7 +164,7 @@ def program_of(
     given: str | None,
     expected: str | None,
 ) -> str:
-    """What a case runs: the code, the case's assertions behind it, and the call of its function.
+    """The text of a case: the code, the case's assertions behind it, and the call of its function.
 
     Assertions that come with neither arguments nor an expected output are the whole case:
     the function is not called once more.
@@ -198,7 +199,7 @@ def script_of(program: str, mark: str) -> str:
 
 
 def answer_in(stdout: str, mark: str) -> bytes | None:
-    """What came from such a script; None if it did not come to its end."""
+    """The part of the script's output between its marks; None if it did not come to its end."""
     parts = stdout.split(mark)
     return parts[1].encode() if len(parts) == 3 and not parts[0] and not parts[2] else None
 

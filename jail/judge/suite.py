@@ -9,7 +9,7 @@ from jail.judge.models import JudgeCase
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case as the sandbox needs it. What is expected never enters a jail."""
+    """A case as the sandbox needs it. What is expected never enters a jail."""
 
     input: bytes = b""
     expected: tuple[bytes, ...] | None = None  # any of these is right; None: to return 0 is enough

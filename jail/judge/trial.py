@@ -1,4 +1,5 @@
-"""One program on its cases: in lanes side by side, each verdict by the exit status and the output.
+"""A trial is one program on its cases: in lanes side by side, each verdict by the exit status and
+the output.
 
 What is expected enters no jail, except that of a checker, which no program can reach. A jail that
 is lost costs no verdict that is known: its case is tried once more, and then masked.
@@ -50,7 +51,8 @@ class Cores:
 
 @dataclass(frozen=True)
 class Workshop:
-    """What one program's cases are run with. Its checker, or interactor, is a build as well."""
+    """The workshop has what one program's cases are run with. Its checker, or interactor, is a
+    build as well."""
 
     jails: Jails
     builds: Builds
@@ -72,7 +74,8 @@ class Workshop:
 
 
 class Trial:
-    """What became of a program's cases so far. Without a `program` each case has one of its own."""
+    """The trial keeps what became of a program's cases so far. Without a `program` each case has
+    one of its own."""
 
     def __init__(
         self,
@@ -338,7 +341,7 @@ def why_not_compiled(step: Step) -> str:
 
 
 def _of_end(step: Step) -> Said | None:
-    """What its end alone says; None if its output is to be looked at."""
+    """The verdict by the end alone; None if the output is to be looked at."""
     if step.status == "time_limit":
         return Said("T", "run_timeout")
     if step.status != "finished":

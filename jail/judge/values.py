@@ -36,7 +36,8 @@ _LARGE = 64 << 10  # bytes; longer ones are compared beside the event loop
 
 
 class Wanted(NamedTuple):
-    """What is wanted of one call: by which rule it is right, and the accepted answers, as JSON."""
+    """The value that a call must return: by which rule it is right, and the accepted answers, as
+    JSON."""
 
     how: How
     answers: tuple[bytes, ...] = ()

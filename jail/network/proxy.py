@@ -58,7 +58,7 @@ class Proxy:
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def change(self, policy: Policy) -> None:
-        """What is no longer allowed is cut, also where it has begun."""
+        """Take another policy, and cut every connection that it no longer allows."""
         self._policy = policy
         for task, reached in self._open.items():
             if reached and not policy.admits(reached[0].name, reached[1], reached[0].port):

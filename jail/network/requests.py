@@ -1,4 +1,4 @@
-"""What a client asks of the proxy. What two readers could read in two ways is refused.
+"""A client's request to the proxy is read here. What two readers could read in two ways is refused.
 
 A request with a body is written again for its target, and no byte after its end is passed on: so
 nobody can put a second request behind a first one.

@@ -1,4 +1,4 @@
-"""What a session may reach: rules of `host:port`, and which addresses count as public.
+"""The rules `host:port` say what a session may reach, and which addresses count as public.
 
 A name is never trusted: what it resolves to is judged, and that address is dialled. So a name that
 points to this machine, or to its neighbours, opens nothing. What is not public must be named by
@@ -89,7 +89,8 @@ def is_public(address: Address) -> bool:
 
 @dataclass(frozen=True)
 class Rule:
-    """One of: a name, with all below it or without; a network of addresses; what is public."""
+    """A rule is one of: a name, with all below it or without; a network of addresses; what is
+    public."""
 
     ports: tuple[tuple[int, int], ...]
     name: str = ""
@@ -193,7 +194,8 @@ def rules(texts: Sequence[str]) -> tuple[Rule, ...]:
 
 
 def denials(texts: Sequence[str]) -> tuple[Rule, ...]:
-    """What is taken away. A name cannot be: what it leads to has other names, and an address."""
+    """The rules that take addresses away. A name cannot be: what it leads to has other names, and
+    an address."""
     found = rules(texts)
     if named := next((each.name for each in found if each.name), ""):
         raise BadRule(f"deny: {named!r} is a name. Deny its addresses, or allow less")
@@ -206,7 +208,7 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 def ceiling(text: str) -> tuple[Rule, ...]:
-    """What the machine's sessions may be given at most. Raises `BadRule`."""
+    """The most that the machine's sessions may be given. Raises `BadRule`."""
     found = rules(listed(text))
     for each in found:
         if each.network and _is_mixed(each.network):
@@ -218,8 +220,8 @@ def ceiling(text: str) -> tuple[Rule, ...]:
 
 
 def outside(allow: Sequence[Rule], limits: Sequence[Rule]) -> Network | None:
-    """What of these rules can never be reached, however it is asked for: it is not public, and
-    the machine's rules do not name it."""
+    """The network among these rules that can never be reached: it is not public, and the machine's
+    rules do not name it."""
     for each in allow:
         if each.network and not _is_open(each.network) and not any(map(each.meets, limits)):
             return each.network

@@ -1,4 +1,5 @@
-"""What clients send, field by field as Sandbox Fusion takes it; unknown fields are ignored."""
+"""The requests of clients, field by field as Sandbox Fusion takes them; unknown fields are
+ignored."""
 
 import asyncio
 import base64
@@ -124,7 +125,7 @@ class Line:
 
 
 class Tally:
-    """One server's counts, since it started."""
+    """The counts of one server, since it started."""
 
     def __init__(self) -> None:
         self._running = 0

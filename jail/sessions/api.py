@@ -22,7 +22,8 @@ Stream = Literal["stdout", "stderr", "pty"]
 
 @dataclass(frozen=True)
 class Network:
-    """What a session may reach, through the proxy that `HTTP_PROXY` in its environment names.
+    """The network that a session may reach, through the proxy that `HTTP_PROXY` in its environment
+    names.
 
     A rule of `allow` is `host:port`, `host:from-to` or `host:*`. The host is a name, `*.name` for
     all below it, an address, a network, or `public`. Without ports, a name has 80 and 443, and all
@@ -58,7 +59,7 @@ class SessionRequest:
 
 @dataclass(frozen=True)
 class SessionInfo:
-    """One living session. Times are seconds since 1970."""
+    """A living session. Times are seconds since 1970."""
 
     name: str
     isolation: Level
@@ -77,7 +78,8 @@ class SessionInfo:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a session uses now. `memory` and `processes` count all that runs in it."""
+    """The figures of what a session uses now. `memory` and `processes` count all that runs in
+    it."""
 
     memory: int  # bytes
     processes: int
@@ -94,7 +96,7 @@ class Terminal:
 
 @dataclass(frozen=True)
 class CommandRequest:
-    """One command. Its environment is the session's, then this one.
+    """A command for a session. Its environment is the session's, then this one.
 
     `stdin`: whether it has an input that is written to (`Process.write`); else it reads nothing.
     `timeout`: seconds until it is killed with its process group; None: the session's own end.
@@ -115,7 +117,7 @@ class CommandRequest:
 
 @dataclass(frozen=True)
 class Output:
-    """What a command wrote."""
+    """A piece of what a command wrote."""
 
     stream: Stream
     data: bytes
@@ -219,17 +221,17 @@ class Process(Protocol):
 
 
 class Session(Protocol):
-    """One open session. Every call raises `SessionGone` once it has ended."""
+    """An open session. Every call raises `SessionGone` once it has ended."""
 
     @property
     def name(self) -> str:
         """The name by which any process finds it."""
 
     async def info(self) -> SessionInfo:
-        """What it is, without counting as a use of it."""
+        """Read what the session is, without counting as a use of it."""
 
     async def usage(self) -> Usage:
-        """What it uses now."""
+        """Read what the session uses now."""
 
     async def keep(self, *, ttl: float | None = None, idle: float | None = None) -> SessionInfo:
         """Set its time limits, in seconds from now."""
@@ -245,8 +247,8 @@ class Session(Protocol):
         stdin: bytes = b"",
         most: int | None = None,
     ) -> Finished:
-        """One command to its end. Returns when its own process has ended, whatever it left in the
-        background. Of each output `most` bytes are kept, at most 64 MiB."""
+        """Run one command to its end. Returns when its own process has ended, whatever it left in
+        the background. Of each output `most` bytes are kept, at most 64 MiB."""
 
     async def start(self, command: CommandRequest) -> Process:
         """Begin one command, and return at once."""
@@ -285,11 +287,11 @@ class Session(Protocol):
         """Make or replace a file, and the folders above it."""
 
     async def stat(self, path: str, *, user: str = "") -> Entry:
-        """What is there; a link is not followed."""
+        """Read what is at a path; a link is not followed."""
 
     async def list(self, path: str, *, depth: int = 1, user: str = "") -> list[Entry]:
-        """What lies in a folder, `depth` folders deep. At most 100,000 entries, and
-        32 MiB of what is said about them."""
+        """List a folder, `depth` folders deep. At most 100,000 entries, and 32 MiB of what is said
+        about them."""
 
     async def make_folder(self, path: str, *, user: str = "") -> bool:
         """Makes a folder with those above it; False if it was there."""

@@ -23,7 +23,8 @@ async def connect(folder: Path, hub: str) -> Streams:
 
 
 async def ask(folder: Path, hub: str, wanted: str, body: bytes = b"", **call: Any) -> Any:
-    """One answer to one call. Raises `SessionGone` if the hub is not there any more."""
+    """Make one call to the hub, and return its answer. Raises `SessionGone` if the hub is not there
+    any more."""
     try:
         reader, writer = await connect(folder, hub)
     except MISSING:
@@ -38,7 +39,7 @@ async def ask(folder: Path, hub: str, wanted: str, body: bytes = b"", **call: An
 
 
 async def cut(folder: Path, hub: str, what: str) -> SessionError:
-    """What a connection that was cut means. A session is gone only if its hub is."""
+    """The error for a connection that was cut. A session is gone only if its hub is."""
     if await asyncio.to_thread(answers, folder, hub):
         return SessionTrouble(f"the hub {hub} lives, but did not answer this call: {what}")
     return SessionGone("the hub of this session ended during the call. Open a new one")

@@ -46,7 +46,7 @@ class LocalSessions:
 
     @cached_property
     def images(self) -> ImageStore:
-        """What sessions may start from."""
+        """The images that sessions may start from."""
         return ImageStore.of(self._images, self._sandbox.sandbox_uid)
 
     async def open(self, request: SessionRequest) -> LocalSession:

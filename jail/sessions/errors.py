@@ -1,4 +1,4 @@
-"""What can go wrong with a session sandbox of this machine. A command's own failure is its exit.
+"""The errors of a session sandbox of this machine. A command's own failure is its exit.
 
 PenstockError
 └── SandboxError
@@ -41,4 +41,4 @@ class ProcessGone(SessionError):
 
 
 class SessionTrouble(SessionError):
-    """What keeps the sessions failed, or could not be started."""
+    """The hub of the sessions failed, or could not be started."""

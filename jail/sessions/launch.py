@@ -99,7 +99,7 @@ class Door:
             )  # fmt: skip
 
     def last_words(self) -> str:
-        """What a hub that has ended left in its log."""
+        """The end of the log of a hub that has ended."""
         with contextlib.suppress(OSError):
             return (self.folder / f"{self.socket}.log").read_text(errors="replace")[-500:].strip()
         return ""

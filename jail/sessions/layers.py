@@ -1,4 +1,4 @@
-"""What a session has changed, as a layer of an image: a tar with whiteouts, as OCI has them.
+"""The changes of a session become a layer of an image: a tar with whiteouts, as OCI has them.
 
 It comes from a session as its forks get it, so nothing of it is believed: the store judges this tar
 as it judges any other.

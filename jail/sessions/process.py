@@ -89,7 +89,8 @@ class LocalProcess:
 
 
 async def gathered(process: LocalProcess, found: dict[Stream, bytearray], room: int) -> Exit | None:
-    """What it writes, until it has ended; None where that was said before, or the hub is dead."""
+    """Gather what the process writes, until it has ended; None if its end was said before, or the
+    hub is dead."""
     async with contextlib.aclosing(process.events()) as events:
         async for event in events:
             if isinstance(event, Exit):

@@ -294,7 +294,7 @@ class LocalSession:
 
 
 class _Said:
-    """What came of a call on files."""
+    """The outcome of a call on files."""
 
     def __init__(self, about: str) -> None:
         self._about = about

@@ -20,7 +20,7 @@ _A_FILE_PER = 1 << 14  # bytes of its disk
 
 
 class SessionSettings(Settings):
-    """What session sandboxes may use, besides the settings of the embedded sandbox."""
+    """The settings of session sandboxes, besides those of the embedded sandbox."""
 
     local_sandboxes: str | None = Field(
         None,

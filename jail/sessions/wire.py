@@ -1,4 +1,4 @@
-"""What the hub and its callers say to each other: one call a connection, in frames.
+"""The hub and its callers speak by this wire: one call per connection, in frames.
 
 A frame is a JSON header and raw bytes, as the jail's own wire has them. The first one of a call
 says what is wanted; what follows depends on that, and a frame with `errno` or `error` ends it.
@@ -51,7 +51,7 @@ async def send(writer: asyncio.StreamWriter, header: dict[str, Any], body: bytes
 async def send_call(
     writer: asyncio.StreamWriter, header: dict[str, Any], body: bytes = b""
 ) -> None:
-    """What a caller says. Raises `SessionRefused` for more than a hub takes: it would hang up."""
+    """Send a call. Raises `SessionRefused` for more than a hub takes: it would hang up."""
     if (length := len(frame := packed(header, body))) > _MOST:
         raise SessionRefused(
             f"this call has {length:,} bytes, and a hub takes {_MOST:,}; send a file"
@@ -74,7 +74,7 @@ async def receive(reader: asyncio.StreamReader, most: int = _LISTED) -> Frame:
 
 
 async def receive_call(reader: asyncio.StreamReader) -> Frame:
-    """What a caller says: no more than a command or a piece."""
+    """Receive a call: no more than a command or a piece."""
     return await receive(reader, _MOST)
 
 

@@ -54,7 +54,7 @@ def read(check: str) -> Apart:
 
 
 def _held(operator: str, word: str, *, splits: bool) -> Held:
-    """What is not quoted is split into words, of which there may be one."""
+    """The rule for a word; without quotes it is split into words, of which there may be one."""
     text = word[1:-1] if word[0] in "'\"" else word
     if operator == "-eq":
         return Held("number", b"%d" % int(text))

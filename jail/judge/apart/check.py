@@ -27,7 +27,7 @@ def apart_of(language: str, check: str) -> Apart | None:
 
 
 def answer_in(language: str, stdout: bytes) -> tuple[bytes | None, bytes]:
-    """What the calls returned, as JSON, and what the program printed besides. None: it did not
+    """The results of the calls, as JSON, and what the program printed besides. None: it did not
     come to its end."""
     before, *between = stdout.split(MARK.encode())
     if len(between) != 2:

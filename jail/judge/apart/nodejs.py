@@ -83,7 +83,7 @@ class _Reading:
         words.take(";")
 
     def _function(self) -> None:
-        """One without arguments, which is called once behind it: a wrapper."""
+        """Read a function without arguments that is called once behind it: a wrapper."""
         words = self.words
         words.want("function")
         name = words.word()

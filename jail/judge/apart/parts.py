@@ -1,4 +1,4 @@
-"""What a check is read into, and the words of languages whose texts look like C's."""
+"""A check is read into these parts; here are the words of languages whose texts look like C's."""
 
 import re
 from collections.abc import Callable
@@ -25,14 +25,15 @@ _ESCAPE = re.compile(
 
 
 class Held(NamedTuple):
-    """One assertion: by which rule (`jail.judge.values.How`) it holds, and the value, as JSON."""
+    """An assertion: by which rule (`jail.judge.values.How`) it holds, and the value, as JSON."""
 
     how: str
     value: bytes = b""
 
 
 class Apart(NamedTuple):
-    """What is put behind the program, and what is held of each call's result."""
+    """The two halves of a check: what is put behind the program, and what must hold of each
+    result."""
 
     behind: str
     held: tuple[Held, ...]
@@ -124,7 +125,7 @@ class Reader:
 
 
 def text_in(quoted: str) -> str:
-    """What a quoted text means, by the escapes that C and JavaScript have in common."""
+    """The meaning of a quoted text, by the escapes that C and JavaScript have in common."""
 
     def meant(found: re.Match[str]) -> str:
         hexadecimal = found[1] or found[2] or found[3]

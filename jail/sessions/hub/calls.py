@@ -1,4 +1,4 @@
-"""One call to the hub: its connection, what may be asked by it, and how it is refused."""
+"""A call to the hub: its connection, what may be asked by it, and how it is refused."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Call:
-    """One connection."""
+    """A call and its connection."""
 
     def __init__(
         self, header: dict[str, Any], body: bytes,
@@ -48,7 +48,7 @@ class Call:
         await receive_call(self.reader)
 
     async def program(self) -> dict[str, Any]:
-        """What the caller says of a program: the request, or one of its cases."""
+        """Receive the request for a program, or one of its cases."""
         header, _ = await receive(self.reader, PROGRAM)
         return header
 

@@ -1,4 +1,4 @@
-"""One session in the hub: its jail, its commands, and its time limits."""
+"""A session in the hub: its jail, its commands, and its time limits."""
 
 import asyncio
 import contextlib
@@ -381,7 +381,7 @@ async def inherited(parent: KeptSession, child: KeptSession) -> None:
 
 
 async def _copied(parent: KeptSession, child: KeptSession) -> None:
-    """What passes between them is not read here."""
+    """Copy the parent's files to the child; the hub does not read what passes between them."""
     source, target = os.pipe2(os.O_CLOEXEC)
     packing, unpacking = Ends(False, target=target), Ends(False, source=source)
     over = child.start_from is not None

@@ -41,7 +41,7 @@ class Line:
         self._loop.add_reader(self._ours, self._hear)
 
     async def ask(self, what: str, given: Sequence[int] = ()) -> dict[str, Any]:
-        """What it answers, with the descriptors that it gives."""
+        """Ask the init, and return its answer."""
         number = next(self._numbers)
         answer = self._asked[number] = self._loop.create_future()
         await self.post({what: number}, given)
@@ -53,7 +53,7 @@ class Line:
             raise
 
     async def post(self, order: Mapping[str, Any], given: Sequence[int] = ()) -> None:
-        """One order, with these descriptors."""
+        """Send one order, with these descriptors."""
         text = json.dumps(order).encode()
         file = -1
         try:

@@ -18,7 +18,7 @@ Begin = Callable[[Callable[[], None]], Awaitable[KeptSession]]  # what to call a
 
 
 def kind_of(about: dict[str, Any], limits: Limits) -> Kind:
-    """What cannot be changed once it has begun."""
+    """The properties of a session that cannot be changed once it has begun."""
     return about["image"], limits
 
 
@@ -35,7 +35,7 @@ class Shelf:
         return len(self.ready)
 
     def take(self) -> KeptSession | None:
-        """One that lives; it is the caller's alone."""
+        """Take a session that lives; it is the caller's alone."""
         while self.ready:
             kept = self.ready.popleft()
             if not kept.over.is_set():
@@ -71,7 +71,7 @@ class Pool:
             self.look()
 
     def take(self, kind: Kind | None = None) -> KeptSession | None:
-        """One of this kind, or of any."""
+        """Take a session of this kind, or of any."""
         for shelf in self._shelves:
             if kind in (None, shelf.kind) and (kept := shelf.take()) is not None:
                 self.look()
@@ -79,7 +79,7 @@ class Pool:
         return None
 
     async def next(self) -> KeptSession | None:
-        """One of any kind, even one that is still being made. None if there is none."""
+        """Take a session of any kind, even one that is still being made. None if there is none."""
         while len(self):
             if (kept := self.take()) is not None:
                 return kept
@@ -88,7 +88,7 @@ class Pool:
         return None
 
     async def fill(self, shelf: Shelf, begin: Begin) -> None:
-        """One more, if there is still room for it."""
+        """Make one more session, if there is still room for it."""
         self.look()
         if not shelf.wanted.is_set():
             return

@@ -112,8 +112,8 @@ class KeptSessions:
     async def _begun(
         self, about: dict[str, Any], limits: Limits, filled: Start | None
     ) -> KeptSession:
-        """One that is ready, if there is one; else one of its own. There are never more jails
-        than allowed: one that is ready, or is being made, ends before this one begins."""
+        """A session from the pool if one is ready, else a new one. There are never more jails than
+        allowed: one that is ready, or is being made, ends before this one begins."""
         on_end = partial(self._ended, about["name"])
         async with self._starts.of(about["image"], filled) as start:
             kind = kind_of(about, limits)
@@ -129,7 +129,7 @@ class KeptSessions:
             return await KeptSession.open(self._jails, about, limits, start, on_end)
 
     async def _finished(self, kept: KeptSession, parent: KeptSession | None) -> None:
-        """What a session still lacks that nobody has so far."""
+        """Give a session what it still lacks, which nobody has so far."""
         try:
             if parent:
                 await inherited(parent, kept)

@@ -1,4 +1,4 @@
-"""One command in the hub: its streams, who listens to them, and how it ended.
+"""A command in the hub: its streams, who listens to them, and how it ended.
 
 The hub reads what a command writes until the streams are closed, listened to or not: so neither
 the command nor what it left in the background is held up, or killed, by a caller that hangs up.
@@ -75,7 +75,7 @@ class Ends:
 
 
 class Streams:
-    """What runs, or ran, under one number of a session."""
+    """The streams of what runs, or ran, under one number of a session."""
 
     def __init__(self, pid: int, about: dict[str, Any]) -> None:
         self.pid = pid
@@ -119,7 +119,7 @@ class Streams:
         self._close_if_done()
 
     def _pass_on(self, name: str, most: int) -> int:
-        """What is there; how much that was."""
+        """Pass on what there is, and return how much that was."""
         at = self._ours[name]
         try:
             piece = os.read(at, most)

@@ -67,7 +67,7 @@ class WayOut:
             )
 
     async def set(self, kept: KeptSession, wanted: Mapping[str, Any] | None) -> None:
-        """What this session may reach from now on; it was checked."""
+        """Set what this session may reach from now on; it was checked."""
         said = {"name": kept.name, **(wanted or {"allow": [], "deny": []})}
         async with self._turn:
             known = self._kept.get(kept.name)
