@@ -61,7 +61,7 @@ class Session:
         self._ending.add_done_callback(lambda _: call())
 
     async def run(self, code: str, within: float | None = None, most: int | None = None) -> Cell:
-        """One cell. Raises `SessionEnded` if the interpreter does not come back from it.
+        """Run one cell. Raises `SessionEnded` if the interpreter does not come back from it.
 
         Or if it says more than `most`, which is the limit of output unless it is given.
         """

@@ -23,7 +23,8 @@ def main() -> None:
 
 
 def _write_any_character() -> None:
-    """What stdout's encoding lacks is written as its number, and ends no command."""
+    """Write characters that stdout's encoding lacks as their numbers, so that none ends a
+    command."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

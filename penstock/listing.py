@@ -1,4 +1,4 @@
-"""What commands on queues, gates, groups and sandboxes do alike: lists, shares, pause, resume."""
+"""Commands on queues, gates, groups and sandboxes do this alike: lists, shares, pause, resume."""
 
 import json
 from collections.abc import Callable, Sequence

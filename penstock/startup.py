@@ -1,4 +1,4 @@
-"""What every long-running subcommand does first: its own packages, then a Redis fit to use."""
+"""Every long-running subcommand starts so: its own packages, then a Redis fit to use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

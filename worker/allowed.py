@@ -1,5 +1,5 @@
-"""What a worker may run for a job. Anyone who can write to Redis can put names into jobs, so a
-name by itself allows nothing.
+"""The list of what a worker may run for a job is read here. Anyone who can write to Redis can put
+names into jobs, so a name by itself allows nothing.
 
     worker.jobs.*        always: the functions that Penstock itself queues
     module.function      exactly that one

@@ -1,4 +1,4 @@
-"""What can go wrong with a job, as one tree.
+"""The errors of a job, as one tree.
 
     PenstockError
     ├── NotAllowed              the job names what its worker may not run; names the setting
@@ -47,7 +47,7 @@ class QueueError(PenstockError):
 
 
 class ResultUnreadable(QueueError):
-    """What came back in a job's place is no result."""
+    """The value in a job's place is no result."""
 
 
 class QueueUnavailable(QueueError):

@@ -1,4 +1,5 @@
-"""What RQ calls. The names `worker.jobs.run_code` and `judge_code` are stored in every queued job.
+"""RQ calls these functions. The names `worker.jobs.run_code` and `judge_code` are stored in every
+queued job.
 
 The module stays light: a forking worker imports it again for each job.
 """
@@ -133,6 +134,6 @@ def _traceparent() -> str:
 
 
 def _never_again() -> None:
-    """What is wrong with a request or a setting is wrong the next time too: no RQ retry."""
+    """Let RQ not retry the job: a wrong request or setting is wrong the next time too."""
     if job := _current_job():
         job.retries_left = 0

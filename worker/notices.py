@@ -1,4 +1,5 @@
-"""What stock RQ calls when a job ends: a notice on the stream of the process that enqueued it.
+"""Stock RQ calls this when a job ends: it puts a notice on the stream of the process that enqueued
+it.
 
 RQ calls before it has stored the result. A small result goes with the notice; for
 others the notice is a hint, and the client looks until the result is there.

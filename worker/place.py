@@ -40,7 +40,7 @@ _REDIS = re.compile(r"(rediss?(\+\w+)?|unix)://", re.IGNORECASE)
 
 
 class Runner(Protocol):
-    """What runs programs: a `CodeQueue`, or a `Sandbox`."""
+    """A runner runs programs: a `CodeQueue`, or a `Sandbox`."""
 
     async def run(self, request: CodeRequest, /) -> CodeResult: ...
 
@@ -165,7 +165,7 @@ class InProcess(Place):
     async def judge_again(
         self, request: CodeRequest | JudgeRequest, target: RedisTarget
     ) -> CodeResult | JudgeResult:
-        """What a job of that Redis asked for, here and now, on the same cases."""
+        """Run or judge here and now what a job of that Redis asked for, on the same cases."""
 
         async def there() -> CodeResult | JudgeResult:
             at_hand, sandbox = JobAtHand(target=target), self.sandbox()

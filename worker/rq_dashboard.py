@@ -23,7 +23,7 @@ class JsonWorkers(Worker):
         return super().all(*args, **{"serializer": JSONSerializer} | kwargs)
 
     def get_current_job(self) -> Job | None:
-        """One of many, because RQ 2 expects a worker to have one."""
+        """The current job, one of many, because RQ 2 expects a worker to have one."""
         if (job := super().get_current_job()) is not None:
             return job
         execution: Any = self.connection.srandmember(f"{self.key}:executions")

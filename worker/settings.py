@@ -1,4 +1,4 @@
-"""What workers, trainers, hosts' servers and what submits jobs read from their environment."""
+"""The settings of workers, of trainers, of hosts' servers, and of what submits jobs."""
 
 import math
 import os

@@ -76,7 +76,7 @@ def _failure(where: str, problem: OSError) -> RedisError:
 
 
 def _context(target: RedisTarget) -> ssl.SSLContext:
-    """The same TLS context as redis-py makes of these settings."""
+    """A TLS context of these settings, as redis-py would make it."""
     of = {name.removeprefix("ssl_"): value for name, value in target.options.items()}
     verify: Any = of.get("cert_reqs", "required")
     context = ssl.create_default_context()

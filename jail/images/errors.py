@@ -1,4 +1,4 @@
-"""The errors of images. None of it says anything of a program.
+"""The errors of images. None of them says anything of a program.
 
 PenstockError
 └── ImageError

@@ -1,4 +1,4 @@
-"""What a person changes while the fleet runs, from the monitor, `top` or a command; all noted."""
+"""People change a running fleet by these, from the monitor, `top` or a command; all is noted."""
 
 from penstock.changes.audit import Audit, Author, Noted
 from penstock.changes.changes import Changed, Changes, change_at_terminal

@@ -34,7 +34,7 @@ class Author:
 
 @dataclass(frozen=True)
 class Noted:
-    """One change. `who` and `address` are its author's."""
+    """A noted change. `who` and `address` are its author's."""
 
     at: float
     who: str

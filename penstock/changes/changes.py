@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Changed:
-    """What came of a change. `refusal` says why it was not made; `absent` that there is no such
+    """The outcome of a change. `refusal` says why it was not made; `absent` that there is no such
     thing. `refused` are those of several jobs that were, each with the reason."""
 
     found: dict[str, Any] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Changes:
         self._by = by
 
     async def gate(self, name: str, *, paused: bool | None = None, **terms: Any) -> Changed:
-        """What its `configure` takes, and whether it is paused."""
+        """Change what a gate's `configure` takes, and whether it is paused."""
         said = terms if paused is None else {"paused": paused, **terms}
         return await self._noted(_said("change gate", said), name, self._gate(name, paused, terms))
 

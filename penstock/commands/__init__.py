@@ -1,1 +1,1 @@
-"""One file a subcommand."""
+"""Each subcommand has a file here."""

@@ -279,7 +279,7 @@ class _E2b(NamedTuple):
 
     @asynccontextmanager
     async def behind(self) -> AsyncIterator[None]:
-        """What runs beside the answers."""
+        """Run beside the answers what has to run."""
         leave = self.service.leave if self.service else nullcontext
         async with self.service or nullcontext(), self.warm(leave):
             yield

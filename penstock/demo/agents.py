@@ -15,7 +15,7 @@ from worker import CodeQueue, CodeRequest, CodeResult
 
 @dataclass
 class Tally:
-    """What came of the programs."""
+    """The programs' ends, counted."""
 
     done: int = 0
     ends: Counter[str] = field(default_factory=Counter)
@@ -38,7 +38,7 @@ class Agents:
         self._tally = tally
 
     async def play(self, asked: list[tuple[int, int]]) -> None:
-        """One agent for each question and sample, all at once."""
+        """Play one agent for each question and sample, all at once."""
         async with asyncio.TaskGroup() as group:
             for number, sample in asked:
                 group.create_task(self._one(number, sample))

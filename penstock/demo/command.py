@@ -59,7 +59,7 @@ PENSTOCK_DATA_DIR if that is set, and deletes what it created.
 @click.option("--json", "as_json", is_flag=True, help="The numbers as one JSON object on stdout.")
 @settings_options
 def command(jobs: int, picture: Path | None, as_json: bool) -> int:
-    """One small RL step on real workers and a real sandbox; one is killed, nothing is lost."""
+    """Play one small RL step on real workers and a real sandbox; one is killed, nothing is lost."""
     # Here: a client of models takes half a second, and `--help` needs none.
     with Loading(), needed_by("penstock demo"):
         from rich.console import Console
@@ -136,7 +136,7 @@ def summary(outcome: Outcome) -> "Table":
 
 
 def told(outcome: Outcome) -> list[tuple[str, str]]:
-    """What happened: numbers, and what they are of."""
+    """The demo's end in numbers, each with what it counts."""
     again = "program" if outcome.repeated == 1 else "programs"
     return [
         (f"{outcome.finished}/{outcome.jobs}", "programs run to their end, in a real sandbox"),
@@ -154,7 +154,7 @@ def told(outcome: Outcome) -> list[tuple[str, str]]:
 
 
 def _findable() -> str:
-    """What lets the shell find the command: `make demo` calls it by its path."""
+    """The hint that lets the shell find the command: `make demo` calls it by its path."""
     activate = Path(sys.prefix, "bin", "activate")
     if shutil.which("penstock") or not activate.is_file():
         return ""

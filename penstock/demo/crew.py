@@ -93,7 +93,7 @@ class Crew:
         return bool(self._client.zcard(key) == len(self.running))
 
     def ledger(self) -> dict[str, int]:
-        """What the queue's scripts have counted: claimed, finished, requeued, …"""
+        """The counts of the queue's scripts: claimed, finished, requeued, …"""
         flat = self._client.hgetall(tagged("work", self._queue))
         return {name.decode(): int(value) for name, value in flat.items()}
 

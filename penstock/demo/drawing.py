@@ -64,7 +64,7 @@ def page(record: Record, told: Sequence[tuple[str, str]]) -> str:
 
 
 class _Panel:
-    """One diagram of the picture: where a moment and a value stand in it."""
+    """A diagram of the picture: where a moment and a value stand in it."""
 
     right = _WIDTH - _RIGHT
 

@@ -11,7 +11,7 @@ class DemoFailed(PenstockError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened, in numbers."""
+    """The outcome of the demo, in numbers."""
 
     server: str
     jobs: int
@@ -45,7 +45,7 @@ class Outcome:
 
 @dataclass
 class Sample:
-    """One look, for the picture."""
+    """A look at the fleet, for the picture."""
 
     at: float
     waiting: int

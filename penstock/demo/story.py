@@ -1,4 +1,4 @@
-"""What happens in the demo: one small RL step, with an accident on the way, and nothing lost.
+"""The demo's story: one small RL step, with an accident on the way, and nothing lost.
 
 A scripted model writes programs; they pass queue, gate and sandbox; trajectories
 become groups in the buffer, and a trainer takes them. One worker is killed with -9.
@@ -41,7 +41,7 @@ _DIED = 2
 
 
 class Story:
-    """One playing of the demo, on one queue, one gate and one task."""
+    """A story is played once, on one queue, one gate and one task."""
 
     def __init__(self, url: str, name: str, jobs: int, folder: Path, screen: Screen) -> None:
         self._name = name

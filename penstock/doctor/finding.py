@@ -1,4 +1,4 @@
-"""One line of the doctor's report."""
+"""A finding is one line of the doctor's report."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, the verdict, what is so, and what to do where it is not well."""
+    """A finding: what was looked at, the verdict, what is so, and what to do if it is not well."""
 
     about: str
     verdict: Verdict

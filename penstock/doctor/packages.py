@@ -196,7 +196,7 @@ def _location(name: str) -> Path | None:
 
 
 def _is_module(path: Path) -> bool:
-    """What this user may not look into, no program of this user imports."""
+    """Whether a path is a module that this user's programs can import."""
     file = path if path.suffix == ".py" else path / "__init__.py"
     try:
         return file.is_file()

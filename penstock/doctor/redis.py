@@ -111,7 +111,7 @@ def _embedded(binary: Path, folder: Path) -> Finding:
 
 
 def _server_version(binary: Path) -> str:
-    """What the binary says of itself, e.g. `Valkey 9.1.0`."""
+    """The version that the binary prints, e.g. `Valkey 9.1.0`."""
     said = subprocess.run(  # noqa: S603
         [binary, "--version"], capture_output=True, text=True, timeout=10, check=False
     ).stdout

@@ -1,6 +1,5 @@
-"""What Redis keeps of the fleet: the verdict on it, and whether a queue's two ends write and read
-alike: JSON, and not RQ's default, pickle.
-"""
+"""The doctor reads what Redis keeps of the fleet: the verdict on it, and whether a queue's two ends
+write and read alike: JSON, and not RQ's default, pickle."""
 
 import asyncio
 from collections.abc import Iterator

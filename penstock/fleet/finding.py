@@ -38,7 +38,7 @@ async def find(reader: FleetReader, fleet: Fleet | None, wanted: str) -> list[Fo
 
 
 def _candidates(run: str, fleet: Fleet | None, wanted: str) -> Iterator[tuple[Found, str]]:
-    """What could have exactly this name, each with the key that it has then."""
+    """The things that could have exactly this name, each with the key that it has then."""
     yield Found("job", wanted, exact=True), f"rq:job:{wanted}"
     yield Found("worker", wanted, exact=True), f"rq:worker:{wanted}"
     yield Found("gate", wanted, exact=True), tagged("gate", wanted)

@@ -17,7 +17,7 @@ _AT_ONCE = 250
 
 @dataclass(frozen=True)
 class GroupFilter:
-    """What the groups of a page must have. `find` is in the id of its instance."""
+    """The condition on the groups of a page. `find` is in the id of its instance."""
 
     version: int | None = None
     least: float | None = None
@@ -68,7 +68,8 @@ async def groups_of(
     start: int = 0,
     count: int = 50,
 ) -> GroupPage:
-    """One page. Of those that fit a filter it may be short, and `next` still not None."""
+    """Read a page of groups. Of those that fit a filter it may be short, and `next` still not
+    None."""
     if state not in GROUP_STATES:
         raise ValueError(f"`state` must be one of {', '.join(GROUP_STATES)}")
     sizes = [await buffer.catalog.size(state) for buffer in buffers]

@@ -88,7 +88,7 @@ class History:
 
 
 class StoredHistory(History):
-    """One that a run's monitors share, and that outlives them: a stream in Redis.
+    """A history that a run's monitors share, and that outlives them: a stream in Redis.
 
     A point's id there is its second, so that two monitors store one point a second.
     """
@@ -101,7 +101,7 @@ class StoredHistory(History):
         self._refused = ""
 
     async def recall(self, now: float) -> None:
-        """What was stored in the time that is kept."""
+        """Read what was stored in the time that is kept."""
         since = f"{int(now - KEPT) * 1000}"
         self.points.extend(_of_this_version(await self._client.xrange(self._key, since)))
 
@@ -178,7 +178,7 @@ def _of_this_version(rows: Iterable[Any]) -> Iterator[Point]:
 
 
 def mean(points: Sequence[Point], at: float) -> dict[str, Any]:
-    """One point for many, as JSON: totals are the last ones, all else is a mean."""
+    """The mean of many points as one, as JSON: totals are the last ones, all else is a mean."""
     rows = [asdict(point) for point in points]
     totals = {"at": at, "rewards": points[-1].rewards}
     means = {name: _mean([row[name] for row in rows]) for name in rows[-1] if name not in totals}

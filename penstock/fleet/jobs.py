@@ -21,7 +21,7 @@ _SHARES_SHOWN = 200
 
 @dataclass(frozen=True)
 class JobFilter:
-    """What the jobs of a page must have. `find` is in the id or the description."""
+    """The condition on the jobs of a page. `find` is in the id or the description."""
 
     outcome: str = ""
     worker: str = ""
@@ -67,7 +67,8 @@ async def jobs_of(
     count: int = 50,
     most: int = MOST_LOOKED_AT,
 ) -> JobPage:
-    """One page. Of those that fit a filter it may be short, and `next` still not None."""
+    """Read a page of jobs. Of those that fit a filter it may be short, and `next` still not
+    None."""
     listing = _Waiting(client, queue) if state == "waiting" else _Registered(client, queue, state)
     total = await listing.total()
     found: list[Job] = []

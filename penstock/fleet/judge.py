@@ -39,7 +39,7 @@ _SHOWN = 30
 
 
 class Rule(NamedTuple):
-    """What one verdict means, for the operator's page."""
+    """The meaning of one verdict, for the operator's page."""
 
     family: Family
     means: str
@@ -506,7 +506,8 @@ def _of_sandboxes(fleet: Fleet) -> Iterator[Alarm]:
 
 
 def _of_registry(registry: Registry, fleet: Fleet) -> Iterator[Alarm]:
-    """What nobody ends: because it cannot be, or because nobody is there to."""
+    """Alarms for sandboxes that nobody ends: because they cannot be, or because nobody is there
+    to."""
     run, boxes = registry.run, [box for box in fleet.sandboxes if box.run == registry.run]
     if registry.failing:
         why = next((box.trouble for box in boxes if box.failing), "")

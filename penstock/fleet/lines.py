@@ -14,7 +14,7 @@ SHOWN = 100
 
 @dataclass(frozen=True)
 class Waiter:
-    """One in a gate's line: who asks, its share, and for how long it has waited.
+    """A waiter in a gate's line: who asks, its share, and for how long it has waited.
 
     process  a worker by its name; another process as `host:pid:random`
     place    from 1 on; shares take turns, so of those it is only about so
@@ -32,7 +32,7 @@ class Waiter:
 
 @dataclass(frozen=True)
 class Step:
-    """One change of a limit that adapts."""
+    """A change of a limit that adapts."""
 
     at: float
     before: float

@@ -1,4 +1,5 @@
-"""What a look at a fleet finds. Times are seconds; moments are those of the server's clock."""
+"""A look at a fleet finds these things. Times are seconds; moments are those of the server's
+clock."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -31,7 +32,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker process, RQ's or ours."""
+    """A worker process, RQ's or ours."""
 
     name: str
     state: Literal["idle", "busy", "suspended", "dead"]
@@ -101,7 +102,7 @@ class Masked:
 
 @dataclass(frozen=True)
 class Queue:
-    """One queue, and why it grows."""
+    """A queue, and why it grows."""
 
     name: str
     depth: int
@@ -168,7 +169,7 @@ class Gateway:
 
 @dataclass(frozen=True)
 class Task:
-    """One task of the run's rollout buffer."""
+    """A task of the run's rollout buffer."""
 
     name: str
     groups: dict[str, int]
@@ -232,7 +233,7 @@ class Registry:
 
 @dataclass(frozen=True)
 class Job:
-    """One job; times that have not come are 0 or None."""
+    """A job; times that have not come are 0 or None."""
 
     id: str
     queue: str
@@ -255,7 +256,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Alarm:
-    """What is wrong, what to do, and where to look.
+    """An alarm: what is wrong, what to do, and where to look.
 
     verdict  its name, as in `penstock.fleet.judge.VERDICTS`
     kind     queue, gate, worker, task, run, job, redis or monitor

@@ -1,4 +1,4 @@
-"""One job in full: its program, what it printed, how it failed, and where its time went. Never
+"""A job in full: its program, what it printed, how it failed, and where its time went. Never
 unpickled."""
 
 import base64
@@ -25,7 +25,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Execution:
-    """One recorded end of the job."""
+    """A recorded end of the job."""
 
     worker: str
     started: float
@@ -48,7 +48,7 @@ class Stored:
         return self.results[0][1] if self.results else {}
 
     def value(self) -> Any:
-        """What it returned, whole. Raises `ValueError` for what is not JSON."""
+        """The value that it returned, whole. Raises `ValueError` for what is not JSON."""
         value = self.last.get(b"return_value")
         return None if value is None else json.loads(base64.b64decode(value))
 
@@ -72,7 +72,7 @@ async def stored_job(client: Any, id: str) -> Stored | None:
 
 
 async def job_in_full(client: Any, stored: Stored) -> dict[str, Any]:
-    """What Redis knows of it, cut to what a page can show."""
+    """A job as Redis knows it, cut to what a page can show."""
     fields, last, now = stored.fields, stored.last, stored.now
     text = {name.decode(): _text(value) for name, value in fields.items() if name != b"data"}
     result = _result(last.get(b"return_value"))

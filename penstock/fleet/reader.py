@@ -1,4 +1,4 @@
-"""One look at everything: Redis, queues, workers, gates, groups, sandboxes, jobs.
+"""The reader looks at everything at once: Redis, queues, workers, gates, groups, sandboxes, jobs.
 
     async with FleetReader(url, run="default") as reader:
         fleet = await reader.read()
@@ -78,7 +78,7 @@ class FleetReader:
         return judge(fleet, found), found
 
     async def queue(self, name: str) -> Queue | None:
-        """One queue, and why it grows; None if nobody has used it."""
+        """Read a queue, and why it grows; None if nobody has used it."""
         now = await self.now()
         found = await work.read_workers(self.client, now)
         queues = await work.read_queues(self.client, found, now)
@@ -87,7 +87,7 @@ class FleetReader:
         return next(iter(judged(named, found, await self.gates(), suspended=suspended)), None)
 
     async def job(self, id: str) -> dict[str, Any] | None:
-        """One job in full; None if Redis knows nothing of it."""
+        """Read a job in full; None if Redis knows nothing of it."""
         stored = await stored_job(self.client, id)
         return await self.in_full(stored) if stored else None
 

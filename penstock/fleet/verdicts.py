@@ -15,7 +15,7 @@ BIASED = 1.5  # dropped groups may take so many times as long as delivered ones
 
 
 class Standing(NamedTuple):
-    """What happens to a queue, why nothing does, and what lets its jobs in."""
+    """The standing of a queue: what happens to it, why nothing does, and what lets its jobs in."""
 
     verdict: Verdict
     reason: str = ""
@@ -135,7 +135,7 @@ REPAIR = "repair the sandbox that its workers name; it then closes by itself"
 
 
 def _tripped(one: Queue | GateStatus) -> str:
-    """What a breaker has counted, and what happens next."""
+    """The count of a breaker, and what happens next."""
     return f"{one.paused_why or 'too many programs had no outcome'}; it tries a few by itself"
 
 

@@ -128,7 +128,7 @@ async def with_errors(client: Any, jobs: Sequence[Job]) -> list[Job]:
 
 
 def _last_line(rows: Any) -> str:
-    """What a failed job's latest result says at its end."""
+    """The last line of a failed job's latest result."""
     if not isinstance(rows, list) or not rows:
         return ""
     lines = error_text(rows[0][1].get(b"exc_string")).strip().splitlines()
@@ -252,7 +252,7 @@ async def _fields(client: Any, ids: Sequence[str], names: Sequence[str]) -> list
 
 
 def _counted(flat: dict[bytes, bytes]) -> dict[str, Any]:
-    """What the workers of a queue have counted, of its hash `penstock:work:{queue}`."""
+    """The counts of a queue's workers, from its hash `penstock:work:{queue}`."""
     fields = {_text(name): _whole(value) for name, value in flat.items()}
     counters = {
         name: count for name, count in fields.items() if ":" not in name and name not in _NO_COUNTER

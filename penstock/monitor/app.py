@@ -55,7 +55,7 @@ async def a_file(name: str) -> Response:
 
 @doorstep.get("/api/events", response_class=StreamingResponse)
 async def events(request: Request, view: Looked) -> Response:
-    """One look per second, as server-sent events."""
+    """Send a look per second, as server-sent events."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     headers["X-May-Act"] = str(int(request.app.state.may_act))
     return StreamingResponse(view.watch.news(), 200, headers, "text/event-stream")
@@ -136,7 +136,7 @@ async def _no_route(request: Request, refusal: Exception) -> Response:
 
 
 def _methods(request: Request) -> set[str]:
-    """What any route takes at this path."""
+    """The methods that any route takes at this path."""
     path = request.url.path
     every = [one for router in (doorstep, shows, acts) for one in router.routes]
     fitting = [one for one in every if isinstance(one, Route) and one.path_regex.match(path)]

@@ -1,4 +1,4 @@
-"""What a request may ask of the monitor: a run, a page of a list, one of some words."""
+"""A request may ask the monitor for a run, a page of a list, or one of some words."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""What the monitor changes, by POST: bodies are checked here, `penstock/changes` does the rest."""
+"""The monitor's changes come by POST: bodies are checked here, `penstock/changes` does the rest."""
 
 import base64
 import binascii
@@ -62,7 +62,7 @@ class _Asked(BaseModel):
 
 
 class GateTerms(_Asked):
-    """What is to be another of a gate's terms; what is left out stays."""
+    """The terms of a gate that are to change; what is left out stays."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
@@ -90,7 +90,7 @@ JobId = Annotated[Any, AfterValidator(_text), WithJsonSchema({"type": "string", 
 
 
 class JobsToChange(_Asked):
-    """What is done to which jobs."""
+    """The jobs to change, and the change."""
 
     do: Literal["retry", "requeue", "cancel", "delete"]
     ids: list[JobId] = Field(min_length=1, max_length=500)

@@ -1,4 +1,4 @@
-"""What the monitor shows beside the stream: lists a page at a time, and one thing in full."""
+"""The monitor shows more beside the stream: lists a page at a time, and one thing in full."""
 
 from dataclasses import asdict, replace
 from typing import Annotated, Any
@@ -39,7 +39,7 @@ async def fleet(
     view: Looked,
     workers: Annotated[str, WithJsonSchema({"type": "integer"})] = "50",
 ) -> Response:
-    """One look at the fleet; `?workers=1000` lists up to 1,000 workers."""
+    """Look at the fleet once; `?workers=1000` lists up to 1,000 workers."""
     most = min(int(workers), 10_000) if workers.isdecimal() and len(workers) < 10 else 50
     found = await view.reader.read(workers=most)
     return Answer({**found.as_dict(), "may_act": request.app.state.may_act})
@@ -53,7 +53,7 @@ async def history(view: Looked, span: Span = "hour") -> Response:
 
 @shows.get("/find")
 async def find_any(view: Looked, q: str = "") -> Response:
-    """What has the id or the name `q`, then what has a name with `q` in it."""
+    """Find what has the id or the name `q`, then what has a name with `q` in it."""
     wanted = q.strip()[:200]
     found = await find(view.reader, view.watch.fleet, wanted) if wanted else []
     return Answer({"found": [asdict(one) for one in found]})

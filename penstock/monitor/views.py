@@ -1,4 +1,4 @@
-"""What the monitor looks at: one view for each run that somebody watches."""
+"""The monitor has one view for each run that somebody watches."""
 
 import asyncio
 from typing import Self
@@ -12,7 +12,7 @@ MOST = 8  # runs at once: each is a look per second while somebody watches it
 
 
 class View:
-    """One run: its reader, and the look that all who watch it share."""
+    """A view of one run: its reader, and the look that all who watch it share."""
 
     def __init__(self, target: RedisTarget | str, run: str, *, always: bool) -> None:
         self.reader = FleetReader(target, run)
@@ -45,7 +45,8 @@ class Views:
         return self._views[run]
 
     def _forget_one(self) -> None:
-        """One that nobody watches. A question to it that is under way fails, and is asked again."""
+        """Forget a view that nobody watches. A question to it that is under way fails, and is asked
+        again."""
         for run, view in self._views.items():
             if run != self._run and not view.watch.watched:
                 del self._views[run]

@@ -51,7 +51,7 @@ class Watch:
                 await self.history.leave()
 
     async def news(self) -> AsyncIterator[str]:
-        """What went before, then every look: messages of server-sent events."""
+        """Yield what went before, then every look: messages of server-sent events."""
         seen, told = 0, False
         self._watchers += 1
         self._wanted.set()

@@ -176,7 +176,8 @@ async def _feed(process: Process, typed: "asyncio.Queue[bytes]") -> None:
 
 
 async def _shown(process: Process) -> Exit | None:
-    """What it writes, until it has ended; None if its sandbox ended without a word."""
+    """Write what the process writes, until it has ended; None if its sandbox ended without a
+    word."""
     async with contextlib.aclosing(process.events()) as events:
         async for event in events:
             if isinstance(event, Exit):

@@ -1,4 +1,4 @@
-"""What is put into Textual's widgets: text without power over the terminal, in so many cells.
+"""Textual's widgets get these cells: text without power over the terminal, and of a width.
 
 Names, code and outputs are other people's. No character here moves a cursor, has no width, or
 is read as markup; figures are never pushed off by a long name.
@@ -26,7 +26,7 @@ _LONGEST = 2000  # characters of one cell or line: nobody's screen is wider
 
 
 def harmless(said: str) -> str:
-    """One line of it, of characters that only take their place."""
+    """The text on one line, of characters that only take their place."""
     line = said[:_LONGEST]
     if line.isascii() and line.isprintable():
         return line

@@ -1,4 +1,4 @@
-"""One thing in full: a queue, a job, a worker, a gate, a group or a sandbox."""
+"""The screens of one thing in full: a queue, a job, a worker, a gate, a group or a sandbox."""
 
 import json
 import re
@@ -40,7 +40,7 @@ _MOST = 20_000  # characters of one text
 
 @dataclass(frozen=True)
 class Seen:
-    """One look, with every worker, and those before it: what every view stands on."""
+    """A look with every worker, and those before it: every view stands on it."""
 
     reader: FleetReader
     fleet: Fleet
@@ -189,7 +189,7 @@ def _error(found: dict[str, Any]) -> list[Text]:
 
 
 def _texts(found: dict[str, Any]) -> Iterable[Text]:
-    """What it printed, its program, its result and its arguments."""
+    """The texts of a job: what it printed, its program, its result and its arguments."""
     result, call = found["result"], found["call"]
     printed = dict[str, str]()
     if isinstance(result, dict):
@@ -209,7 +209,7 @@ _PRINTED = ("error_reason", "stdout", "stderr", "compile_stdout", "compile_stder
 
 
 async def worker(place: Place, seen: Seen) -> Screen:
-    """What it runs now, and what it ended."""
+    """Show what a worker runs now, and what it ended."""
     found = [one for one in seen.workers if one.name == place.name]
     if not found:
         return _absent(place, "This worker has left, or was never here.")

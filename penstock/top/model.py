@@ -1,5 +1,5 @@
-"""What a screen shows, before it is known how large the terminal is: notes, tables and texts, with
-rows that can be opened."""
+"""A screen is this before it is known how large the terminal is: notes, tables and texts, with rows
+that can be opened."""
 
 import math
 from collections.abc import Sequence
@@ -18,8 +18,9 @@ class Age(float):
 
 @dataclass(frozen=True)
 class Place:
-    """What can be opened, as an address of the monitor's page: a kind, a name, and what else it
-    needs. `where` is a group's task, a sandbox's run, and of a list the queue or the worker."""
+    """A place that can be opened, as an address of the monitor's page: a kind, a name, and what
+    else it needs. `where` is a group's task, a sandbox's run, and of a list the queue or the
+    worker."""
 
     kind: str
     name: str = ""
@@ -100,8 +101,8 @@ Block = Notes | Table | Text
 
 @dataclass(frozen=True)
 class Screen:
-    """One of them. `lists` is the table that keys sort and filter; `states` are those that the
-    arrows go through; `next` is where the next page begins."""
+    """A screen of `top`. `lists` is the table that keys sort and filter; `states` are those that
+    the arrows go through; `next` is where the next page begins."""
 
     title: str
     blocks: tuple[Block, ...]

@@ -1,5 +1,5 @@
-"""What can be changed from a row or a screen, by which key. Each is asked about before it is made,
-and is made by the same code as from the monitor's page."""
+"""A row or a screen offers changes, each by a key. Each is asked about before it is made, and is
+made by the same code as from the monitor's page."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

@@ -105,7 +105,7 @@ class Laid:
 
 
 class Program(App[None]):
-    """One of them. `press` takes a key, `show` draws what came of it."""
+    """The program `penstock top`. `press` takes a key, `show` draws what came of it."""
 
     TITLE = "penstock top"
     ENABLE_COMMAND_PALETTE = False
@@ -190,7 +190,7 @@ class Program(App[None]):
             await self._see()
 
     async def _see(self) -> None:
-        """What is read while another place was gone to is forgotten."""
+        """Read the place that is shown; if another place was gone to meanwhile, forget it."""
         if self._seen is None:
             return
         look, place = self.look, self.look.place
@@ -203,7 +203,7 @@ class Program(App[None]):
             self.shown, self.trouble = screen, ""
 
     async def press(self, key: str) -> None:
-        """One key; when it is done, what it leads to is there."""
+        """Take one key; when it is done, what it leads to is there."""
         if self.prompt is not None:
             await self._answer(self.prompt, key)
             return
@@ -561,7 +561,7 @@ class Program(App[None]):
         self._laid.lines = at
 
     def _title(self, width: int) -> Said:
-        """What is shown, how many alarms there are, of which Redis and run, and when."""
+        """The title: what is shown, how many alarms there are, of which Redis and run, and when."""
         fleet = self._seen.fleet if self._seen else None
         clock = time.strftime("%H:%M:%S", time.localtime(fleet.at)) if fleet else ""
         where = f"{fleet.server.where}, run {fleet.run}" if fleet else ""
@@ -584,7 +584,7 @@ class Program(App[None]):
         return Said(cut(harmless(said), width, kind), style=STYLES[style], no_wrap=True)
 
     def _keys(self) -> Iterable[str]:
-        """What keys do here, the most special first."""
+        """The keys that do something here, the most special first."""
         if self.helps:
             return ["q quit", "any other key goes back"]
         screen, look, lines, room = self.shown, self.look, self._laid.lines, self._room
@@ -601,7 +601,7 @@ class Program(App[None]):
 
 
 class Footer(logging.Handler):
-    """What is logged meanwhile would be written over the screen: it is shown at its bottom."""
+    """The footer shows what is logged, which would else be written over the screen."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(logging.WARNING)

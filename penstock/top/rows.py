@@ -1,4 +1,4 @@
-"""One row each of a queue, a gate, a job, a worker, a group, a sandbox: in every table the same."""
+"""A row of a queue, a gate, a job, a worker, a group or a sandbox is the same in every table."""
 
 from collections.abc import Iterable, Mapping
 

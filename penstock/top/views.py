@@ -1,5 +1,5 @@
-"""What each place shows: the overview, and the lists. Each costs a bounded number of commands,
-however many jobs, groups and workers there are."""
+"""A view makes the screen of a place: the overview, and the lists. Each costs a bounded number of
+commands, however many jobs, groups and workers there are."""
 
 import asyncio
 import time

@@ -30,7 +30,7 @@ LARGEST_LOG = 16 * 1024**2
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked for."""
+    """The plan: what was asked for."""
 
     workers: int
     gate_limit: int
@@ -69,8 +69,8 @@ class Home:
         return file.resolve()
 
     def token_for(self, service: str, given: SecretStr | None) -> dict[str, str]:
-        """What the service, and those who ask it, find in their environment: the token of the
-        user's, which is there, or the file of our own."""
+        """The environment with a service's token, for it and those who ask it: the user's, which is
+        there, or the file of our own."""
         return {} if given else {f"PENSTOCK_{service.upper()}_TOKEN_FILE": str(self.token(service))}
 
     def note_url(self, service: str, url: str, given: SecretStr | None) -> None:
@@ -184,7 +184,7 @@ class Services:
 
 
 def monitor_address(home: Home, service: Service) -> str:
-    """What to open in a browser. The token stands behind the #: it is sent to no server."""
+    """The address to open in a browser. The token stands behind the #: it is sent to no server."""
     if MonitorSettings.load().monitor_token:
         return service.url
     return f"{service.url}/#token={home.token('monitor').read_text().strip()}"

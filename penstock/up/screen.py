@@ -1,4 +1,4 @@
-"""What `penstock up` shows: its services and the fleet, live; or a line for each event."""
+"""The screen of `penstock up`: its services and the fleet, live; or a line for each event."""
 
 import time
 from collections import deque
@@ -21,7 +21,7 @@ _EVENTS = 3
 
 
 class Screen:
-    """One screen where a terminal reads; else lines on stderr."""
+    """A screen if a terminal reads; else lines on stderr."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

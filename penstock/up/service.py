@@ -1,4 +1,4 @@
-"""One service of `penstock up`: a process that is started again whenever it ends."""
+"""A service of `penstock up`: a process that is started again whenever it ends."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ class ServiceFailed(PenstockError):
 
 @dataclass
 class Service:
-    """What is run, and how it stands."""
+    """A service: what is run, and how it stands."""
 
     name: str
     arguments: list[str]

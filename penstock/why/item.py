@@ -33,7 +33,7 @@ _SHOWN_ITEMS = 64
 async def explain_item(
     reader: FleetReader, buffer: RolloutBuffer, instance: str, number: int, uid: str
 ) -> Explained | None:
-    """One item of a group; None if the group has none of that uid."""
+    """Explain an item of a group; None if the group has none of that uid."""
     items = await buffer.catalog.items(instance, number)
     item = next((one for one in items if str(one.get("uid")) == uid), None)
     group = await buffer.catalog.group(instance, number)
@@ -148,7 +148,8 @@ def _mask_of(item: Mapping[str, Any]) -> str:
 
 
 def _named(item: Mapping[str, Any], what: str) -> list[str]:
-    """What its writer noted under that name: one, or a list; in it, or where notes are kept."""
+    """The names that the writer noted under `what`: one, or a list; in the item, or where notes are
+    kept."""
     for place in _notes(item):
         found = place.get(what)
         if isinstance(found, str) and found:

@@ -48,7 +48,7 @@ async def explain_job(reader: FleetReader, id: str) -> tuple[dict[str, Any], Exp
 
 
 def request_of(stored: Stored) -> tuple[Request | None, str]:
-    """What it was asked to run or to judge; or why that cannot be read."""
+    """The request that the job was to run or to judge; or why that cannot be read."""
     try:
         function, arguments = stored.called()
         if function not in _KINDS:
@@ -61,7 +61,8 @@ def request_of(stored: Stored) -> tuple[Request | None, str]:
 
 
 def result_of(stored: Stored) -> Result | None:
-    """What came of it; None if nothing did, or Redis has forgotten it. Raises `PenstockError`."""
+    """The result of the job; None if there is none, or Redis has forgotten it. Raises
+    `PenstockError`."""
     try:
         function, _ = stored.called()
         value = stored.value()
@@ -162,7 +163,7 @@ def _times(count: int) -> str:
 
 
 async def _dropped(reader: FleetReader, id: str, queue: str) -> list[Fact]:
-    """What of it was dropped or refused, as far as the queue still says."""
+    """The facts on what was dropped or refused of a job, as far as the queue still says."""
     rows = await reader.client.xrevrange(tagged("work", queue, "dropped"), count=_DROPPED)
     return [
         Fact("refused", REASONS.get(why := row.get(b"why", b"").decode(), why), "warn")

@@ -77,7 +77,7 @@ async def _looked(
 
 
 async def _dropped(reader: FleetReader, id: str) -> str:
-    """What became of a job without a hash, as far as its queue says."""
+    """The end of a job without a hash, as far as its queue says."""
     for key in sorted(await reader.client.smembers("rq:queues")):
         queue = key.decode(errors="replace").removeprefix("rq:queue:")
         rows = await reader.client.xrevrange(tagged("work", queue, "dropped"), count=_DROPPED)

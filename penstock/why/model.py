@@ -1,4 +1,4 @@
-"""What an explanation is: one sentence, and the facts behind it in the order of their weight."""
+"""An explanation is one sentence, and the facts behind it in the order of their weight."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,7 +9,8 @@ SHOWN = 300  # characters of what programs, checkers and cases say
 
 @dataclass(frozen=True)
 class Fact:
-    """One of them. `kind`, `name` and `where` say what can be opened, as a `Place` of `top`."""
+    """A fact of an explanation. `kind`, `name` and `where` say what can be opened, as a `Place` of
+    `top`."""
 
     what: str
     said: str

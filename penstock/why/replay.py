@@ -21,7 +21,7 @@ _SHOWN_CASES = 10
 
 @dataclass(frozen=True)
 class Replay:
-    """What judging a job's program again has shown.
+    """The finding of judging a job's program again.
 
     same  whether it ended as it did then; None: there was nothing to compare, or it could not run
     """

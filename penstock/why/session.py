@@ -60,7 +60,8 @@ async def _engines(reader: FleetReader) -> list[Fact]:
 async def _ended(
     reader: FleetReader, buffer: RolloutBuffer, sid: str, facts: Mapping[str, str]
 ) -> Explained:
-    """One whose rows are in the buffer: its calls are gone, and its item has the reward."""
+    """Explain a session whose rows are in the buffer: its calls are gone, and its item has the
+    reward."""
     code, answer = int(facts["answer"][0]), json.loads(facts["answer"][1:])
     rows, counts, masked, cause = answer
     outcome = OUTCOMES[code]

@@ -1,4 +1,4 @@
-"""What a program's end says of its reward: whose fault it is, and on what that stands."""
+"""A program's end says this of its reward: whose fault it is, and on what that stands."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Said:
 
 
 def of_result(request: Request | None, result: Result) -> Said:
-    """What is said of a result; of its request, if that is known, its limits and its cases."""
+    """The verdict on a result; on its request, if that is known, its limits and its cases."""
     if isinstance(result, JudgeResult):
         return _judged(request if isinstance(request, JudgeRequest) else None, result)
     return _ran(request if isinstance(request, CodeRequest) else None, result)
@@ -122,7 +122,7 @@ def _of_case(request: JudgeRequest | None, result: JudgeResult, at: int) -> Iter
 
 
 def of_case(case: JudgeCase) -> Iterator[Fact]:
-    """What goes into a case, and what should come out."""
+    """The facts of a case: what goes in, and what should come out."""
     if case.input:
         yield Fact("input", shown(case.input))
     if case.expected is not None:

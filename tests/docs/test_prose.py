@@ -48,15 +48,17 @@ def test_the_docstrings_of_public_names_are_in_plain_english() -> None:
     assert [fault for docstring in said for fault in faults(_as_a_page(docstring))] == []
 
 
-NO_SUBJECT = re.compile(r"(Of|By|As|Its?|Those|Also|Else|Not|So|With|Without|Behind|The same)\b")
-DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+NO_SUBJECT = re.compile(
+    r"(What|One|Of|By|As|Its?|Those|Also|Else|Not|So|With|Without|Behind|The same)\b"
+)
+DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def test_a_docstring_begins_with_what_it_speaks_of() -> None:
-    """A reader comes to it from anywhere, so "Of a session" or "It ended" says too little."""
+    """A reader comes to it from anywhere, so "Of a session" or "What it has" says too little."""
     files = (file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py")))
     found = [
-        f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"
+        f"{file.relative_to(ROOT)}: {getattr(node, 'name', 'its head')}"
         for file in files
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, DOCUMENTED) and NO_SUBJECT.match(ast.get_docstring(node) or "")

@@ -33,7 +33,7 @@ MOST = 500  # jobs in one script call
 
 
 class WorkCommands:
-    """What one worker asks about one queue."""
+    """The commands of one worker on one queue."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ def _flat(rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
 
 @dataclass(slots=True)
 class Claim:
-    """One reply."""
+    """A claim is the reply to one command: the jobs that were claimed."""
 
     sent: float  # when we asked, by our own clock: the leases begin after that
     now: float

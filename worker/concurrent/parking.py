@@ -61,7 +61,7 @@ class Parking:
             self._task.add_done_callback(self._left)
 
     def brought(self) -> Claim | None:
-        """What was claimed here since the last call."""
+        """The claim that came here since the last call."""
         claim, self._brought = self._brought, None
         return claim
 

@@ -35,7 +35,7 @@ class JobDeleted(Exception):
 
 
 class Fence:
-    """What an execution's end depends on, and whether it has been recorded.
+    """The fence of an execution: what its end depends on, and whether it has been recorded.
 
     The script that gives the job to others deletes the execution's record. So we WATCH
     that record from before we read the lease until EXEC. The transaction also leaves a mark,

@@ -114,7 +114,8 @@ def replace_current_job() -> None:
 
 @contextlib.contextmanager
 def current_job(job: Job | ClaimedJob) -> Iterator[None]:
-    """What `rq.get_current_job()` returns, in this task and in the threads that it starts."""
+    """Let `rq.get_current_job()` return this job, in this task and in the threads that it
+    starts."""
     token = _current_jobs.set(job)
     try:
         yield

@@ -1,4 +1,4 @@
-"""One shift of a worker: claim, run, finish, until it is stopped.
+"""A shift of a worker: claim, run, finish, until it is stopped.
 
     park at empty queues → claim what there is room for → one task per job → Finisher
 
@@ -72,7 +72,7 @@ class QueueOrder:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one claim brought from its queue."""
+    """The result of one claim at its queue."""
 
     queue: str
     started: int  # jobs
@@ -88,7 +88,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the worker found when it looked for jobs."""
+    """The result of one look for jobs."""
 
     took: int = 0  # jobs claimed and started
     left: bool = False  # jobs wait, or may wait: not every queue was asked
@@ -256,7 +256,8 @@ class Shift:
     async def _claim_in_order(
         self, room: int, found: list[Found], granted: str
     ) -> tuple[list[Found], bool]:
-        """What the queues gave, and whether all were asked that may have jobs."""
+        """Claim from the queues in order; return what they gave, and whether all were asked that
+        may have jobs."""
         known = {each.queue for each in found if each.is_empty or each.paused}
         claimed: list[Found] = []
         for queue in self._order:

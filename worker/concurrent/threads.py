@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Call:
-    """One function call in a thread.
+    """A function call in a thread.
 
     `done` only says that it has ended. It does not carry the function's error, because asyncio
     treats some errors in a future, such as a cancellation, as its own.
@@ -50,7 +50,7 @@ class Call:
             return  # the loop has ended: a cold shutdown did not wait for this thread
 
     def result(self) -> Any:
-        """What the function returned, or raised. Call it once, after `done`."""
+        """Return or raise as the function did. Call it once, after `done`."""
         failure, self.failure = self.failure, None
         if failure is None:
             return self._value

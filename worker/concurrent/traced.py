@@ -1,4 +1,4 @@
-"""What a trace shows of a claimed job: its wait, each execution, and the record of its end.
+"""The spans of a claimed job: its wait, each execution, and the record of its end.
 
 The worker that claims a job also shows the execution before it, if that one's worker died: the
 dead could not end their own span. Its id follows from the execution's, so that what the dead had

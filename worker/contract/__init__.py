@@ -1,4 +1,4 @@
-"""What Penstock relies on in a sandbox, as checks that you run on your own.
+"""Penstock relies on these contracts of a sandbox, as checks that you run on your own.
 
 Two contracts: `sandbox_contract()` for a one-shot sandbox (`worker.Sandbox`), and
 `provider_contract()` for a provider of session sandboxes (`worker.lifecycle.Provider`).

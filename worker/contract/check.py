@@ -1,4 +1,4 @@
-"""One check of a contract: a name, the reason for it, and how it is run.
+"""A check of a contract: a name, the reason for it, and how it is run.
 
 @pytest.mark.parametrize("check", sandbox_contract(), ids=str)
 def test_my_sandbox_keeps_the_contract(check):
@@ -16,7 +16,7 @@ WITHIN = 180.0  # seconds for one check; a sandbox that hangs is a broken contra
 
 
 class Closes(Protocol):
-    """What both contracts' subjects have in common."""
+    """The subjects of both contracts can be closed."""
 
     async def close(self) -> None: ...
 

@@ -87,7 +87,7 @@ async def output_before_the_time_limit_is_kept(sandbox: Sandbox) -> None:
 
 
 async def memory_has_a_limit(sandbox: Sandbox) -> None:
-    """One program that takes all memory would end the others that run next to it."""
+    """A program that takes all memory would end the others that run next to it."""
     code = "x = bytearray(400 << 20); print(len(x))"
     result = await _run(sandbox, code, memory_limit_mb=128)
     require(

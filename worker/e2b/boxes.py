@@ -57,7 +57,7 @@ class Box:
         return self.session.name
 
     def answer(self) -> dict[str, Any]:
-        """What creating and connecting answer."""
+        """The answer to creating and connecting."""
         return {
             "sandboxID": self.id, "templateID": self.template, "clientID": "penstock",
             "envdVersion": ENVD_VERSION, "envdAccessToken": self.token,
@@ -125,7 +125,8 @@ class Boxes:
         return self._remember(Box(session, template, token))
 
     async def _begin(self, session: Session, image: str) -> None:
-        """What a template starts in each sandbox, until it says that it is ready."""
+        """Start what the template starts in each sandbox, and wait until it says that it is
+        ready."""
         if not image:
             return
         config = (await asyncio.to_thread(self.sessions.images.find, image)).config
@@ -311,7 +312,7 @@ def _new(repeats: str = "") -> tuple[str, str]:
 
 
 def details(info: SessionInfo, cores: int) -> dict[str, Any]:
-    """What the list and a single look answer."""
+    """The answer about one sandbox, alone or in the list."""
     reach = info.network or Network()
     return {
         "sandboxID": info.name, "templateID": info.tags[_TEMPLATE], "clientID": "penstock",

@@ -39,7 +39,8 @@ _NEXT_ONE = "the next cell starts another one"
 
 
 class _Context:
-    """One interpreter. What it says is read as it comes, so its end is noticed at any time."""
+    """An interpreter that stays. What it says is read as it comes, so its end is noticed at any
+    time."""
 
     def __init__(
         self, box: Box, name: str, cwd: str, process: Process, interpreter: "Interpreter"
@@ -187,7 +188,7 @@ class _Context:
             self._said.put_nowait(messages)
 
     def _give_back(self) -> None:
-        """What waits still is read, or dropped with this."""
+        """Give back the bytes that are held; what still waits is read, or dropped with this."""
         self._hold(-self.held)
         self._hold = _not_counted
 

@@ -134,7 +134,7 @@ async def _parts(request: Request, boundary: bytes) -> AsyncIterator[tuple[str, 
 
 
 class _Form:
-    """What has been read of a form. Who takes a file from `finished` closes it."""
+    """A form, as far as it has been read. Who takes a file from `finished` closes it."""
 
     def __init__(self, boundary: bytes) -> None:
         self.finished: list[tuple[str, IO[bytes]]] = []

@@ -48,7 +48,7 @@ _HELD = Held(64 << 20, _too_many)
 
 @dataclass
 class _Watcher:
-    """What a client fetches piece by piece, since its last look."""
+    """A watcher keeps what has changed since its client's last look, for the client to fetch."""
 
     task: "asyncio.Task[None]" = field(init=False)
     events: list[Json] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a client of E2B says of a sandbox's network, as the list of hosts that it means here.
+"""A client of E2B describes a sandbox's network in its own way; here it becomes a list of hosts.
 
 Upstream a sandbox reaches everything unless it is told otherwise; here it reaches nothing. So
 `allowOut` is the whole list, and `denyOut` takes away from what the operator gives to all.

@@ -1,4 +1,4 @@
-"""What goes wrong, as E2B's clients take it: a status for REST, a code for RPC, a sentence."""
+"""A problem, as E2B's clients take it: a status for REST, a code for RPC, a sentence."""
 
 import errno
 from dataclasses import dataclass

@@ -115,7 +115,7 @@ class Registered:
         task.add_done_callback(self._notes.discard)
 
     async def close(self) -> None:
-        """What lives stays registered, for as long as its lease."""
+        """Close the lifecycle; living sandboxes stay registered, for as long as their lease."""
         if self._notes:
             await asyncio.wait(self._notes)
         await self.lifecycle.close()

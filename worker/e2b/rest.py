@@ -181,7 +181,7 @@ def _order(one: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _page(found: list[Json], asked: Mapping[str, str]) -> tuple[list[Json], str]:
-    """One page, and the token of the next: where it begins."""
+    """A page of the list, and the token of the next: where it begins."""
     try:
         begin = int(base64.urlsafe_b64decode(asked.get("nextToken", "") or b"MA=="))
         limit = max(1, min(_PAGE, int(asked.get("limit", _PAGE))))

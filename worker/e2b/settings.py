@@ -1,4 +1,4 @@
-"""What the E2B face of this machine offers."""
+"""The settings of the E2B face of this machine."""
 
 import re
 

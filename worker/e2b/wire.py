@@ -44,7 +44,7 @@ def last_frame(problem: Problem | None = None) -> bytes:
 
 
 async def frames(request: Request) -> AsyncIterator[Json]:
-    """What a client streams, up to its last frame."""
+    """The frames that a client streams, up to its last one."""
     held = bytearray()
     with HELD.some() as take:
         async for chunk in request.stream():
@@ -117,7 +117,7 @@ def refusal(problem: Problem) -> Response:
 
 
 def retry(problem: Problem) -> dict[str, str]:
-    """What tells the SDK to try again, where that may help."""
+    """The headers that tell the SDK to try again, if that may help."""
     return _RETRY if problem.status == 503 else {}
 
 

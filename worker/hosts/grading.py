@@ -1,4 +1,4 @@
-"""What a model wrote, graded over its cases: a value, or None if our side failed.
+"""A grader gives the value of what a model wrote over its cases, or None if our side failed.
 
     grader = Grader()                                  # in the trainer, or in any of its processes
     grade = await grader.grade(completion, row["ground_truth"])
@@ -222,7 +222,7 @@ def cases_of(truth: Any) -> Cases:
 
 
 def text_of(completion: Any) -> str:
-    """What the model wrote: text, a message, or the last of its messages that has text.
+    """The text that the model wrote, from text, a message, or the last message that has text.
 
     Raises `RequestRefused` for what is none of these: such a row says nothing of the model.
     """

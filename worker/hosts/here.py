@@ -8,6 +8,6 @@ from worker.lifecycle.settings import LifecycleSettings
 
 @lru_cache(8)
 def lifecycle_here(provider: str = "") -> SandboxLifecycle:
-    """One per provider, on the Redis that the environment names; without a provider that of
-    `PENSTOCK_SESSION_PROVIDER`. Raises `SettingError` without a Redis."""
+    """The lifecycle of a provider, on the Redis that the environment names; without a provider that
+    of `PENSTOCK_SESSION_PROVIDER`. Raises `SettingError` without a Redis."""
     return SandboxLifecycle.from_settings(provider or LifecycleSettings.load().session_provider)

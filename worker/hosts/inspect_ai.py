@@ -33,8 +33,8 @@ Config = BaseModel | str | None
 
 
 class PenstockSandboxConfig(BaseModel):
-    """What a task may ask of its sandboxes, in `SandboxEnvironmentSpec("penstock", config)` or in
-    a JSON file, `--sandbox penstock:sandbox.json`."""
+    """A task's wishes for its sandboxes, in `SandboxEnvironmentSpec("penstock", config)` or in a
+    JSON file, `--sandbox penstock:sandbox.json`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,7 +54,7 @@ class PenstockSandboxConfig(BaseModel):
 
 @sandboxenv(name="penstock")
 class PenstockSandbox(SandboxEnvironment):
-    """One session sandbox, for one sample."""
+    """A session sandbox for one sample."""
 
     def __init__(self, sandbox: OpenSandbox, lifecycle: SandboxLifecycle) -> None:
         super().__init__()

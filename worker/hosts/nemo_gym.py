@@ -119,7 +119,7 @@ class Provider:
 
 
 class _Box:
-    """What a handle holds."""
+    """The sandbox of a handle, and its folder."""
 
     def __init__(self, sandbox: OpenSandbox, workdir: str) -> None:
         self.sandbox, self.workdir = sandbox, workdir

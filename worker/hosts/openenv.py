@@ -36,7 +36,7 @@ class CodeAction(Action):
 
 
 class CodeObservation(Observation):
-    """What the program printed; after `submit`, the reward. `metadata` says why."""
+    """The output of the program; after `submit`, the reward. `metadata` says why."""
 
     output: str = ""
 
@@ -48,7 +48,7 @@ class CodeState(State):
 
 
 class CodeEnvironment(Environment[CodeAction, CodeObservation, CodeState]):
-    """One episode at a time, which begins with `reset(ground_truth=cases)`.
+    """An environment with one episode at a time, which begins with `reset(ground_truth=cases)`.
 
     sessions    whether programs of an episode share a session sandbox; else each has its own
     on_failure  `raise`, or `none` for a reward of None

@@ -104,8 +104,8 @@ class CodeSession:
 
 @dataclass(eq=False)
 class _Held:
-    """What a session has open; apart from it, so that it can be ended when the session is not
-    held any more. Its coroutines run on the process's loop."""
+    """The open sandbox of a session; apart from it, so that it can be ended when nothing refers to
+    the session any more. Its coroutines run on the process's loop."""
 
     lifecycle: SandboxLifecycle
     spec: SandboxSpec

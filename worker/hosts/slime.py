@@ -86,7 +86,7 @@ def without_masked(args: Any, samples: Sequence[Any]) -> tuple[list[float], list
 
 
 def _norm(args: Any, kept: Sequence[float], mean: float) -> tuple[float, float]:
-    """What slime takes off each reward, and divides it by."""
+    """The mean that slime takes off each reward, and the number that it divides it by."""
     if args.advantage_estimator not in _CENTRED or not args.rewards_normalization:
         return 0.0, 1.0
     if args.advantage_estimator not in _NORMED or not args.grpo_std_normalization:

@@ -23,7 +23,7 @@ from worker.lifecycle.sandbox import OpenSandbox
 
 @register_sandbox("penstock")
 class PenstockSandbox(Sandbox):
-    """One session sandbox of `provider`, by default that of PENSTOCK_SESSION_PROVIDER."""
+    """A session sandbox of `provider`, by default that of PENSTOCK_SESSION_PROVIDER."""
 
     def __init__(
         self,

@@ -25,13 +25,14 @@ _GRADER = Grader()
 
 
 class CodeState(vf.State):
-    """What the tools of a rollout leave for its reward."""
+    """The state that the tools of a rollout leave for its reward."""
 
     masked: str = ""  # why the rollout has no true reward
 
 
 class CodeToolsetConfig(vf.ToolsetConfig):
-    """One server per rollout: a shared one would give all rollouts one sandbox."""
+    """The configuration has one server per rollout: a shared one would give all rollouts one
+    sandbox."""
 
     language: str = "python"
     timeout: float = 30.0  # seconds per program
@@ -40,7 +41,7 @@ class CodeToolsetConfig(vf.ToolsetConfig):
 
 
 class CodeToolset(vf.Toolset[CodeToolsetConfig, CodeState]):
-    """One tool, `run_code`, in a session sandbox that ends with its rollout."""
+    """A toolset with one tool, `run_code`, in a session sandbox that ends with its rollout."""
 
     TOOL_PREFIX = None
 

@@ -155,7 +155,7 @@ class ByRuns:
             self._give_up(result.error_reason, result.message)
 
     async def _case_beside(self, turn: Turn) -> None:
-        """One case, if there is one left when the permit has come; tried once."""
+        """Run one case, if there is one left when the permit has come; it is tried once."""
         held = _Held(turn, self._outlives)
         try:
             await held.begin()
@@ -208,7 +208,7 @@ class ByRuns:
         return result
 
     def _program(self, index: int, case: Case, calls: Calls | None) -> tuple[CodeRequest, str]:
-        """What is run, and the mark that it prints if it comes to its end."""
+        """The request for a case, and the mark that its program prints if it comes to its end."""
         asked, limits = self._request, self._request.limits(index)
         if calls and calls.behind:
             code, mark = f"{asked.code}\n\n{calls.behind}", ""

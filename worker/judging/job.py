@@ -100,7 +100,7 @@ def _end_of(at_hand: JobAtHand) -> float:
 async def _within_the_job(
     sandbox: JudgingSandbox, request: JudgeRequest, suite: Suite, ends: float
 ) -> JudgeResult:
-    """What is known when the job's time ends is returned, and not lost with the job."""
+    """Judge within the job's time, so that what is known at its end is returned, and not lost."""
     left = ends - asyncio.get_running_loop().time() - request.compiling
     if left < request.total:
         request = request.model_copy(update={"total_seconds": max(left, _TO_REPORT)})

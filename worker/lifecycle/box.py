@@ -1,4 +1,4 @@
-"""One sandbox in the hands of the process that starts, uses and ends it."""
+"""A sandbox in the hands of the process that starts, uses and ends it."""
 
 import asyncio
 import threading
@@ -25,13 +25,14 @@ class Phase(Enum):
 
 
 def new_name() -> str:
-    """What no other sandbox is called."""
+    """A name that no other sandbox has."""
     return f"penstock-{uuid.uuid4().hex[:24]}"
 
 
 @dataclass(eq=False)
 class Box:
-    """What this process knows of it; what all processes must know is in its record."""
+    """The knowledge of this process about a sandbox; what all processes must know is in its
+    record."""
 
     name: str = field(default_factory=new_name)
     fence: str = ""

@@ -66,7 +66,8 @@ class SessionSandbox:
 
 
 def sessions(settings: WorkerSettings) -> SessionSandbox:
-    """What `PENSTOCK_SANDBOX` names: sandboxes of `PENSTOCK_SESSION_PROVIDER`, by default local."""
+    """The sandboxes that `PENSTOCK_SANDBOX` names: those of `PENSTOCK_SESSION_PROVIDER`, by default
+    local."""
     provider = LifecycleSettings.load().session_provider
     return SessionSandbox(SandboxLifecycle.from_settings(provider))
 
@@ -127,7 +128,8 @@ async def _program(sandbox: OpenSandbox, request: CodeRequest) -> list[str]:
 
 @cache
 def _caller() -> tuple[str, str]:
-    """What hands a program to the interpreter of its session, and that."""
+    """The two texts that run in a session: the caller, and the interpreter that it hands programs
+    to."""
     caller = files("worker.lifecycle") / "caller.py"
     notebook = files("jail.inside") / "notebook.py"
     return caller.read_text(), notebook.read_text()

@@ -1,4 +1,4 @@
-"""What can go wrong with a session sandbox. None of it says anything of a program.
+"""The errors of a session sandbox. None of them says anything of a program.
 
 SandboxFailure
 ├── StartFailed       no attempt made a sandbox; mask the sample

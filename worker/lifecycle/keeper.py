@@ -1,4 +1,5 @@
-"""What one lifecycle answers for in this process: records, their leases and permits, and ends.
+"""A keeper answers for a lifecycle's sandboxes in this process: records, their leases and permits,
+and ends.
 
 A sandbox that nobody in this process answers for any more is not kept: its lease ends,
 and the reaper takes it. A process that dies keeps nothing, and so leaks nothing. Leases are
@@ -72,8 +73,8 @@ class Keeper:
     # How one begins.
 
     async def permits(self, tickets: list[str] | None = None) -> list[Permit]:
-        """One of each gate, at the place in the queue that an earlier attempt had. `tickets` are
-        its places, and become this one's."""
+        """A permit of each gate, at the place in the queue that an earlier attempt had. `tickets`
+        are its places, and become this one's."""
         places = [""] * len(self.gates) if tickets is None else tickets
         permits: list[Permit] = []
         try:
@@ -336,7 +337,7 @@ class Keeper:
     # What lives at the provider, whichever process opened it.
 
     async def found_again(self, name: str, seconds: float) -> Box | None:
-        """One that has so many seconds left, if no other process starts or ends it. One whose
+        """A sandbox that has so many seconds left, if no other process starts or ends it. One whose
         record was lost with Redis's data gets a new record."""
         if record := await aside(lambda: self.registry.record(name)):
             usable = record.state == "READY" and record.scope == self.provider.scope

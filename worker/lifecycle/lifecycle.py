@@ -213,7 +213,7 @@ async def open_sandbox(
     redis: AnyRedis | None = None,
     **options: Any,
 ) -> AsyncIterator[OpenSandbox]:
-    """One sandbox, without a lifecycle to keep: `async with open_sandbox("local") as sandbox`."""
+    """Open a sandbox without a lifecycle to keep: `async with open_sandbox("local") as sandbox`."""
     lifecycle = (
         SandboxLifecycle.from_settings(provider, **options)
         if redis is None
@@ -233,7 +233,7 @@ async def open_sandbox(
 
 
 class SyncLifecycle:
-    """What `lifecycle.sync` gives: every method as on `SandboxLifecycle`, but it blocks."""
+    """The lifecycle for threads, as `lifecycle.sync` has it: its methods block."""
 
     def __init__(self, lifecycle: "SandboxLifecycle") -> None:
         self._lifecycle = lifecycle

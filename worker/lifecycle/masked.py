@@ -8,7 +8,7 @@ _LONGEST = 512
 
 @dataclass(frozen=True)
 class MaskedSample:
-    """What uni-agent emits in a failed trajectory's place."""
+    """A masked sample takes a failed trajectory's place, as uni-agent emits it."""
 
     response_ids: list[int]
     response_mask: list[int]

@@ -1,4 +1,4 @@
-"""What every provider of session sandboxes offers: small enough for any of them.
+"""Every provider of session sandboxes offers this: small enough for any of them.
 
 Modal, E2B, Daytona, Docker, Kubernetes and a process on this machine all fit. A sandbox
 is named before it is made, so that one whose creation was never answered can be found;
@@ -44,7 +44,7 @@ class SandboxRef:
 
 @dataclass(frozen=True)
 class Command:
-    """One command to be run inside; `cwd` is seen from where the sandbox itself starts."""
+    """A command to be run inside; `cwd` is seen from where the sandbox itself starts."""
 
     argv: Sequence[str]
     timeout: float = 60.0
@@ -69,7 +69,7 @@ class ExecResult:
 
 
 class FileRefused(OSError):
-    """What a sandbox's files refuse for another reason: a full disk, a file too large to pass."""
+    """A sandbox's files refuse for another reason: a full disk, a file too large to pass."""
 
 
 # What reading and writing files in a sandbox may raise as `open` does. It says nothing of the
@@ -80,7 +80,7 @@ FILE_ERRORS = (
 
 
 class Kind(StrEnum):
-    """What an exception of a provider means for a start."""
+    """The meaning of a provider's exception for a start."""
 
     RETRY = "retry"
     THROTTLED = "throttled"
@@ -100,7 +100,7 @@ class Verdict:
 
 
 class Provider(Protocol):
-    """One account, machine or cluster. Everything is called on one event loop."""
+    """A provider is one account, machine or cluster. Everything is called on one event loop."""
 
     @property
     def name(self) -> str:
@@ -149,7 +149,7 @@ class Provider(Protocol):
         """The living sandboxes that carry all of these tags."""
 
     def classify(self, problem: BaseException) -> Verdict:
-        """What an exception of this provider's means."""
+        """The meaning of an exception of this provider."""
 
     async def close(self) -> None:
         """Free connections. Sandboxes live on."""

@@ -49,12 +49,12 @@ class OpenSandbox:
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """What the sandbox carries at its provider, so that it can be found there."""
+        """The tags that the sandbox carries at its provider, so that it can be found there."""
         return self._box.tags
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What the provider said about it, such as the address of its runtime."""
+        """The provider's own facts about it, such as the address of its runtime."""
         return self.ref.meta
 
     @property
@@ -142,7 +142,7 @@ class OpenSandbox:
 
 
 class SyncSandbox:
-    """What `sandbox.sync` gives: every method as on `OpenSandbox`, but it blocks."""
+    """The sandbox for threads, as `sandbox.sync` has it: its methods block."""
 
     def __init__(self, sandbox: OpenSandbox) -> None:
         self._sandbox = sandbox

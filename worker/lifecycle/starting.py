@@ -27,7 +27,7 @@ log = logging.getLogger("penstock.worker")
 
 
 class Start:
-    """One start on the process's loop, whose caller may stop waiting at any moment."""
+    """A start runs on the process's loop; its caller may stop waiting at any moment."""
 
     def __init__(
         self, keeper: Keeper, spec: SandboxSpec, instance: str = "", attempts: int | None = None

@@ -12,7 +12,7 @@ log = logging.getLogger("penstock.worker")
 
 
 class Step:
-    """What happened to one guarded step."""
+    """The outcome of one guarded step."""
 
     def __init__(self, result: Any = None, problem: BaseException | None = None) -> None:
         self.result = result

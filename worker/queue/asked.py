@@ -34,7 +34,7 @@ _UNKNOWN = ("is not allowed on this worker", "Invalid attribute name", "has no a
 
 
 class Asked:
-    """One call to judge: its cases read, its request, and where it goes."""
+    """A call to judge: its cases read, its request, and where it goes."""
 
     def __init__(
         self, submitter: Submitter, code: str, cases: CaseSource, options: JudgeOptions

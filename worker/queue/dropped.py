@@ -21,7 +21,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Dropped:
-    """One of them. `at`: seconds since 1970, by the server's clock."""
+    """A job that was dropped or refused. `at`: seconds since 1970, by the server's clock."""
 
     job: str
     why: str

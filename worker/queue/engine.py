@@ -29,7 +29,7 @@ log = logging.getLogger("penstock.queue")
 
 
 class JobEngine(Engine):
-    """What a process has of jobs on one Redis."""
+    """The engine of all jobs that a process waits for on one Redis."""
 
     name = "queue"
 

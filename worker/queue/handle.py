@@ -18,7 +18,7 @@ from worker.queue.order import Order
 
 
 class AnyHandle:
-    """What both kinds have."""
+    """The blocking handle and the other have this in common."""
 
     def __init__(self, order: Order) -> None:
         self._order = order

@@ -1,4 +1,5 @@
-"""One job, from its caller's request to its outcome, and how the outcome is read from Redis."""
+"""An order is one job, from its caller's request to its outcome, and says how Redis keeps the
+outcome."""
 
 import base64
 import json
@@ -39,7 +40,7 @@ class Stage(IntEnum):
 
 
 class Client(Unit, Protocol):
-    """What an order needs of the `Orders` that it is among."""
+    """An order needs this of the `Orders` that it is among."""
 
     engine: Any
 
@@ -50,7 +51,8 @@ class Client(Unit, Protocol):
 
 
 class Order:
-    """What a caller asked for, who waits for it, and what came of it; by the engine's clock."""
+    """An order has what a caller asked for, who waits for it, and what came of it; by the engine's
+    clock."""
 
     __slots__ = (
         "acks", "answers", "began", "client", "correlation", "cost", "data", "deadline",
@@ -92,7 +94,7 @@ class Order:
 
 
 def outcome_of(id: str, status: bytes, last: list[bytes]) -> bytes | QueueError | None:
-    """What a job's status and its last result's fields say; None while it is not over.
+    """The outcome by a job's status and its last result's fields; None while it is not over.
 
     Any process may have written them: if they cannot be read, only this job fails.
     """
@@ -137,7 +139,7 @@ _OWN = {"data", "description", "timeout", "created_at", "enqueued_at"}
 
 
 class JobHash:
-    """What the jobs of one `CodeQueue` have in common."""
+    """The fields that the jobs of one `CodeQueue` have in common."""
 
     def __init__(
         self,

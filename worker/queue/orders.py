@@ -40,7 +40,7 @@ _ALIVE = 30  # seconds after which a client without a heartbeat is dead
 
 
 class Host(Protocol):
-    """What orders need of their engine."""
+    """Orders need this of their engine."""
 
     target: RedisTarget
     clock: Callable[[], float]
@@ -207,7 +207,8 @@ class Orders:
         """All of it is due still; what Redis runs late it knows by its submission."""
 
     def exchanged(self, now: float) -> None:
-        """What was answered has left `_due` as its reply was read."""
+        """Ask for the next beat and the reader after an exchange; answered orders left `_due` as
+        their reply was read."""
         if self._beating and self._beat_at <= now and not self._wanted_again:
             self._beat_at = now + _BEAT  # refused: no sooner than another would be due
         self._beating = self._wanted_again = False

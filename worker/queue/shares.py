@@ -16,7 +16,7 @@ _WEIGH, _SHOW = (load_script("worker.queue", name) for name in ("weigh", "show_s
 
 
 class Share(ShareStatus):
-    """One share of a queue.
+    """A share of a queue.
 
     waiting  its jobs that no worker has taken yet
     weight   how many of its jobs run for one job of a share with weight 1

@@ -46,7 +46,7 @@ def value_of(raw: bytes) -> bytes:
 
 
 def content_of(value: bytes | None, digest: str) -> bytes | None:
-    """What was kept under that digest; None if it is missing, or is something else."""
+    """The content kept under that digest; None if it is missing, or is something else."""
     if not value:
         return None
     try:
@@ -95,8 +95,8 @@ class SuiteStore:
             time.sleep(wait)
 
     def _attempt(self, packed: Packed, began: float, *, again: bool) -> Exception | None:
-        """What it failed by. Of many samples of one problem the first sends it, and the others
-        wait: for another's failures no longer than they are patient."""
+        """Try to store a suite, and return the failure. Of many samples of one problem the first
+        sends it, and the others wait: for another's failures no longer than they are patient."""
         left = min(max(0.0, began + self._patience - time.monotonic()), threading.TIMEOUT_MAX)
         if not self._guard.acquire(timeout=left):
             if problem := self._problem_since(began):
@@ -111,7 +111,7 @@ class SuiteStore:
             self._guard.release()
 
     def _problem_since(self, began: float) -> Exception | None:
-        """What another's attempt failed by, for one whose patience is over."""
+        """The failure of another's attempt, for a caller whose patience is over."""
         problem, at = self._failed
         return problem if at >= began and time.monotonic() >= began + self._patience else None
 

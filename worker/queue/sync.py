@@ -15,7 +15,7 @@ from worker.queue.submitting import Program, Submitter
 
 
 class SyncCodeQueue:
-    """What `queue.sync` gives: every method as on `CodeQueue`, but it blocks the calling thread."""
+    """The queue for threads, as `queue.sync` has it: its methods block the calling thread."""
 
     def __init__(self, submitter: Submitter, shares: QueueShares) -> None:
         self._submitter = submitter

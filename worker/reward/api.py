@@ -1,4 +1,4 @@
-"""One program to a sandbox and its answer back, by verl's signature.
+"""A program goes to a sandbox and its answer comes back, by verl's signature.
 
 A sandbox that is busy, away or out of order is asked again, with no permit held
 meanwhile; verl asks again only after 504.

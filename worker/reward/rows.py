@@ -43,7 +43,7 @@ _CLOSE = 0.5  # of a limit; above that a slower machine decides
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a row, or worth knowing. `kind` is a word for machines."""
+    """A finding about a row: a fault, or something worth knowing. `kind` is a word for machines."""
 
     level: Level
     kind: str
@@ -60,7 +60,7 @@ class Reference:
 
 @dataclass
 class RowReport:
-    """What was found of one row. Times are in seconds; those of the solutions that passed."""
+    """The report on one row. Times are in seconds; those of the solutions that passed."""
 
     row: int
     name: str = ""

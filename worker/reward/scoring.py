@@ -28,7 +28,7 @@ Verdict = Literal[
 
 @dataclass(frozen=True)
 class Case:
-    """What goes in and what should come out; with no `expected` it is enough to return 0.
+    """A case: what goes in and what should come out; with no `expected` it is enough to return 0.
 
     `check` is code that is put behind the program: assertions, as a rule.
     """
@@ -65,7 +65,7 @@ class CaseResult:
 
 
 def verdict_on(result: CodeResult, *, as_expected: bool) -> CaseResult:
-    """What a program's end says of its case."""
+    """The verdict on a case by its program's end."""
     match result.error_kind:
         case "none":
             return CaseResult("passed" if as_expected else "wrong", "", result)
@@ -151,7 +151,7 @@ async def score(
 
 
 def _rule_of(compare: Compare | Rule | CompareRule) -> CompareRule | None:
-    """What a judge can compare by; None for a function, which cannot travel."""
+    """The rule that a judge can compare by; None for a function, which cannot travel."""
     if compare is same_output:
         return CompareRule()
     if isinstance(compare, str):
@@ -205,7 +205,7 @@ class _ComparedHere:
         return await asyncio.gather(*(compared(index, case) for index, case in enumerate(cases)))
 
     async def _by_itself(self, index: int, expected: str) -> CaseResult:
-        """What printed too much to come back beside the others is judged once more, alone."""
+        """Judge a case alone that printed too much to come back beside the others."""
         alone: JudgeOptions = {
             **self.options, "keep": "all", "keep_bytes": MAX_KEPT // 2, "keep_total": MAX_KEPT,
         }  # fmt: skip
@@ -234,7 +234,7 @@ def _not_cut(found: CaseResult, case: Case) -> CaseResult:
 
 
 def score_of(result: JudgeResult, *, all_or_nothing: bool) -> Score:
-    """What the verdicts of a judge are worth."""
+    """The score of a judge's verdicts."""
     return _scored(list(_case_results(result)), all_or_nothing=all_or_nothing)
 
 

@@ -18,7 +18,7 @@ from limiter import Gate, LimitTimeout, SyncPermit, named_gate
 
 
 class Semaphore(Protocol):
-    """What `threading`, `multiprocessing` and its managers have as well."""
+    """A semaphore as `threading`, `multiprocessing` and its managers have it."""
 
     def acquire(self) -> Any: ...
 
@@ -102,7 +102,7 @@ class GateSemaphore:
 
 
 class _Turn:
-    """One permit, while a case is at work."""
+    """A permit, while a case is at work."""
 
     def __init__(self, semaphore: Semaphore) -> None:
         self._semaphore = semaphore

@@ -1,4 +1,4 @@
-"""What a sandbox's answer says of one case, in verl's codes and statuses.
+"""A sandbox's answer becomes the verdict on one case, in verl's codes and statuses.
 
 True  success          False  wrong_answer
 -1    api_error, sandbox_error, and every answer that says nothing: its outcome is not known

@@ -31,7 +31,7 @@ def encodable(text: str) -> str:
 
 
 def read_arguments(text: str) -> Any:
-    """What the text says. Some models and servers write it as JSON twice over."""
+    """The arguments in a text. Some models and servers write it as JSON twice over."""
     read = json.loads(text, strict=False)
     if isinstance(read, str):
         with contextlib.suppress(ValueError, RecursionError):

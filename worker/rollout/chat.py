@@ -1,4 +1,4 @@
-"""One turn with an OpenAI-compatible server: the conversation goes out, an answer comes back.
+"""A turn with an OpenAI-compatible server: the conversation goes out, an answer comes back.
 
 Tools are the server's to read (`native`), or text (`hermes`). An answer with calls in text
 is understood either way: many servers run without a parser for their model's calls.
@@ -175,7 +175,7 @@ def _reply(
 
 
 def _text(content: Any) -> str:
-    """What an answer says: text, or a list of parts, of which some servers make one."""
+    """The text of an answer: text, or a list of parts, of which some servers make one."""
     if not isinstance(content, list):
         return content or ""
     parts = [part if isinstance(part, dict) else {"text": part} for part in content]

@@ -94,7 +94,7 @@ def _said(message: Message) -> str:
 
 
 def _good(line: bytes) -> dict[str, Any] | None:
-    """What a line says; None if it is masked, or was cut off."""
+    """The row of a line; None if it is masked, or was cut off."""
     try:
         row = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:

@@ -59,7 +59,7 @@ class Sessions:
 
 
 class Session:
-    """One trajectory's. `client` speaks to the model in it."""
+    """The session of one trajectory. `client` speaks to the model in it."""
 
     def __init__(self, control: AsyncOpenAI, client: AsyncOpenAI, url: str) -> None:
         self._control, self._url = control, url
@@ -97,7 +97,7 @@ def _got(client: AsyncOpenAI, url: str) -> Awaitable[Any]:
 
 
 async def _answer(asking: Awaitable[object]) -> Any:
-    """What the gateway answers. Raises `Masked` if none came, or it failed: that is no refusal."""
+    """The gateway's answer. Raises `Masked` if none came, or it failed: that is no refusal."""
     from openai import APIConnectionError, APIStatusError
 
     try:
@@ -130,7 +130,7 @@ def _row(row: dict[str, Any]) -> Row:
 
 
 def _about(trajectory: Trajectory) -> dict[str, Any]:
-    """What the buffer's item says beside its rows."""
+    """The fields of the buffer's item beside its rows."""
     why = {"traj_exit_reason": trajectory.exit_reason} if trajectory.masked else {}
     return {
         **trajectory.request.data, "stop_reason": trajectory.stop_reason.value,

@@ -108,7 +108,7 @@ def _end_of(text: str, start: int) -> int:
 
 
 def tools_section(schemas: Iterable[OpenAIFunctionToolSchema]) -> str:
-    """What a system message says of the tools."""
+    """The part of a system message that describes the tools."""
     lines = "\n".join(json.dumps(schema.model_dump()) for schema in schemas)
     return _TOOLS.format(schemas=lines)
 

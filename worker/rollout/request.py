@@ -1,4 +1,4 @@
-"""What a rollout is asked to play: a conversation's beginning, its tools, and its limits."""
+"""A rollout's request: the beginning of a conversation, its tools, and its limits."""
 
 import uuid
 from typing import Any
@@ -13,7 +13,7 @@ OURS = {"messages", "model", "stream", "tools"}  # what a request to the server 
 
 
 def text_of(message: Message) -> str:
-    """What it says, without its pictures."""
+    """The text of a message, without its pictures."""
     content = message.get("content")
     if isinstance(content, list):
         texts = [part["text"] for part in content if isinstance(part, dict) and "text" in part]
@@ -22,7 +22,8 @@ def text_of(message: Message) -> str:
 
 
 class ToolKwargs(BaseModel):
-    """What each of a tool's four methods is given beyond its own, as verl's data sets name it."""
+    """The arguments that each of a tool's four methods gets beyond its own, as verl's data sets
+    name them."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -33,7 +34,7 @@ class ToolKwargs(BaseModel):
 
 
 class RolloutRequest(BaseModel):
-    """One trajectory to be made. A batch is resumed by `request_id`: give it one that lasts.
+    """The request for one trajectory. A batch is resumed by `request_id`: give it one that lasts.
 
     `max_seq_len` bounds prompt, answers and tools' outputs together, in tokens. `sampling`
     goes to the server as it is: `temperature`, `max_tokens` (of one turn), `extra_body`, …

@@ -36,7 +36,7 @@ class Tool(Protocol):
 
 
 class Toolbox:
-    """One trajectory's tools, all under its `request_id`."""
+    """The tools of one trajectory, all under its `request_id`."""
 
     def __init__(
         self, tools: Mapping[str, Tool], request: RolloutRequest, most: int, patience: float
@@ -129,7 +129,7 @@ def schemas_of(tools: Iterable[Tool]) -> dict[str, OpenAIFunctionToolSchema]:
 
 
 def _read(tool: str, said: Any) -> tuple[str, float | None, dict[str, Any]]:
-    """What `execute` returned: text, reward and metrics. Raises `Masked` if it is not that."""
+    """The text, reward and metrics that `execute` returned. Raises `Masked` if it is not that."""
     if not isinstance(said, tuple | list) or len(said) != 3:
         wrong = f"execute returned a {type(said).__name__}, not (response, reward, metrics)"
         raise Masked(f"tool {tool}: {wrong}")

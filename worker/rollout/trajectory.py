@@ -1,4 +1,5 @@
-"""What came of a rollout: the conversation, why it ended, what it earned, and what it took."""
+"""A trajectory is the end of a rollout: the conversation, why it ended, what it earned, and what it
+took."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -33,7 +34,7 @@ class Masked(Exception):
 
 @dataclass
 class CallMetrics:
-    """One call of a tool. `refused`: it never ran, because the model wrote it wrongly."""
+    """A call of a tool. `refused`: it never ran, because the model wrote it wrongly."""
 
     tool: str
     seconds: float = 0.0
@@ -44,7 +45,7 @@ class CallMetrics:
 
 @dataclass
 class TurnMetrics:
-    """One answer of the model, and the calls in it."""
+    """An answer of the model, and the calls in it."""
 
     finish_reason: str
     prompt_tokens: int
@@ -106,7 +107,7 @@ class Trajectory:
         return self.stop_reason in (StopReason.FAILURE, StopReason.INTERRUPTED)
 
     def partial(self) -> dict[str, Any]:
-        """What another `Rollout.run` of the request needs to continue with it, as JSON."""
+        """The part that another `Rollout.run` of the request needs to continue with it, as JSON."""
         return {name: getattr(self, name) for name in _PARTIAL}
 
     def go_on(self, partial: Mapping[str, Any]) -> None:
@@ -134,7 +135,7 @@ class Trajectory:
 
     @property
     def tool_rewards(self) -> list[float]:
-        """What `execute` gave for single calls, in order."""
+        """The rewards that `execute` gave for single calls, in order."""
         calls = (call for turn in self.turns for call in turn.calls)
         return [call.reward for call in calls if call.reward is not None]
 
@@ -181,5 +182,5 @@ class TokenCount:
             raise Masked(f"count_tokens: {type(failure).__name__}: {failure}") from failure
 
     def counted(self, prompt_tokens: int, completion_tokens: int) -> None:
-        """What the server says of all it saw, and of its answer."""
+        """Take in the server's count of all it saw, and of its answer."""
         self.seq_len = prompt_tokens + completion_tokens

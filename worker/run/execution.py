@@ -1,4 +1,4 @@
-"""One request on its way to a result: permit, sandbox, and the next attempt where that failed.
+"""A request goes to its result: permit, sandbox, and the next attempt if that failed.
 
     queued → waits for a permit → runs → [gives it back, backs off, waits, runs] … → result
 
@@ -78,7 +78,7 @@ R = TypeVar("R", covariant=True)
 
 @dataclass(frozen=True)
 class Work(Generic[R]):
-    """What a sandbox is asked to do, and what is known of it before."""
+    """The work that a sandbox is asked to do, and what is known of it before."""
 
     attempt: Callable[[], Awaitable[R]]
     longest: float  # seconds for which the sandbox may be busy with one attempt
@@ -107,7 +107,8 @@ async def execute(
 async def attempted(
     work: Work[R], at_hand: JobAtHand, policy: RetryPolicy
 ) -> tuple[R | SandboxFailure, dict[str, float]]:
-    """What came of it, or the last failure; and the fields of a result that say what it took."""
+    """Attempt the work; return its outcome or the last failure, and the result's fields that say
+    what it took."""
     attempts = _Attempts(work, at_hand, policy)
     outcome: R | SandboxFailure
     try:
@@ -200,7 +201,7 @@ class _Attempts(Generic[R]):
 
 
 def _report_of(failure: SandboxFailure) -> Report:
-    """What a gate that adapts is to learn from it: no room, overload, or nothing."""
+    """The report of a failure to a gate that adapts: no room, overload, or nothing."""
     late = isinstance(failure, SandboxTimeout) or failure.reason in ("http_408", "http_504")
     if isinstance(failure, SandboxBusy) and not late:
         return Report.throttled(failure.retry_after)
@@ -254,5 +255,5 @@ def outlives(sandbox: Sandbox, request: CodeRequest) -> float:
 
 
 def too_late() -> SandboxFailure:
-    """What a job's end by its own time is."""
+    """The failure of a job that ends by its own time."""
     return SandboxTimeout("the job's time was over before there was an outcome", reason="job_time")

@@ -24,14 +24,14 @@ log = logging.getLogger("penstock.worker")
 
 
 class Turn(Protocol):
-    """One execution's permit, over all of its attempts."""
+    """A turn is one execution's permit, over all of its attempts."""
 
     async def begin(self, outlives: float) -> None:
         """Return when the program may run. After a `pause`: at the original place in line.
         For `outlives` seconds the program may continue, should this process die."""
 
     def report(self, report: Report) -> None:
-        """What the latest attempt says of the service, to a gate that adapts."""
+        """Take what the latest attempt says of the service, for a gate that adapts."""
 
     async def pause(self, still_running: float) -> None:
         """Another attempt will follow. The permit goes back now; or in `still_running` seconds,
@@ -47,7 +47,7 @@ class Turn(Protocol):
 
 
 class Room:
-    """What a worker without a gate has room for: its jobs, and beside them programs of theirs.
+    """The room of a worker without a gate: for its jobs, and beside them for programs of theirs.
 
     Jobs come first: they start even if the room is full.
     """
@@ -169,7 +169,7 @@ class GateTurn:
 
 @dataclass(frozen=True)
 class JobAtHand:
-    """What the worker knows about its current job."""
+    """The worker's knowledge of its current job."""
 
     turn: Turn = field(default_factory=Unlimited)
     queued_seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""What trainers give to a model: a tool that runs its code on the queue.
+"""Trainers give this tool to a model: it runs the model's code on the queue.
 
 Everything is imported when it is first named: verl imports this package for its plug-in
 in every process, before verl itself is fully loaded.

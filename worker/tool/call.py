@@ -1,4 +1,4 @@
-"""What a model sees of its program's end, and what the trainer gets of it.
+"""A tool's call becomes what the model sees of its program's end, and what the trainer gets of it.
 
     text        stdout, then stderr, as the sandbox has them; a note in brackets where
                 they do not say how it ended

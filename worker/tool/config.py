@@ -21,7 +21,7 @@ log = logging.getLogger("penstock.tool")
 
 
 class ToolConfig(BaseModel):
-    """What may be under `config:`. Unknown keys are ignored, with a warning."""
+    """The keys under `config:`. Unknown keys are ignored, with a warning."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 

@@ -120,7 +120,7 @@ class ExecutionWorker:
 
 
 class Pending(Future[Any]):
-    """What `.remote` gives: awaited in coroutines, `result()` in threads."""
+    """The future that `.remote` returns: awaited in coroutines, `result()` in threads."""
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.wrap_future(self).__await__()
@@ -134,7 +134,8 @@ class Remote:
 
 
 class ExecutionPool:
-    """What `init_execution_pool` gives. Threads and processes start when they are needed."""
+    """The pool that `init_execution_pool` returns. Threads and processes start when they are
+    needed."""
 
     def __init__(self, worker: ExecutionWorker, num_workers: int, mode: PoolMode) -> None:
         if num_workers < 1:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class OpenAIFunctionPropertySchema(BaseModel):
-    """One argument."""
+    """An argument of a function."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -42,7 +42,7 @@ class OpenAIFunctionSchema(BaseModel):
 
 
 class OpenAIFunctionToolSchema(BaseModel):
-    """What a request to a model has in its list of tools."""
+    """A tool, as a request to a model lists it."""
 
     type: str
     function: OpenAIFunctionSchema
@@ -86,7 +86,7 @@ class OpenAIFunctionToolCall(BaseModel):
 
 
 class ToolResponse(BaseModel):
-    """What a tool gives back to the model."""
+    """The answer of a tool to the model."""
 
     text: str | None = None
     image: list[Any] | None = None

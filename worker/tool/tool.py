@@ -71,7 +71,8 @@ class SandboxFusionTool(BaseTool):
         self._instance_dict: dict[str, dict[str, Any]] = {}
 
     def get_openai_tool_schema(self) -> Any:
-        """What the model is shown; a subclass may override it, for a YAML that has no schema."""
+        """Return the schema that the model is shown; a subclass may override it, for a YAML that
+        has no schema."""
         return self.tool_schema
 
     async def create(
@@ -118,7 +119,7 @@ class SandboxFusionTool(BaseTool):
         return ToolResponse(text=answer.text)
 
     async def calc_reward(self, instance_id: str, **kwargs: Any) -> list[str]:
-        """What the instance's programs printed, in order."""
+        """Return what the instance's programs printed, in order."""
         return list(self._instance_dict.get(instance_id, {}).get("reward", []))
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:

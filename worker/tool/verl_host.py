@@ -1,4 +1,4 @@
-"""What is verl's where verl is the host: its base class and its tracing. Else nothing.
+"""If verl is the host, its base class and its tracing are here. Else there is nothing.
 
 verl is looked at only where it is loaded already: importing it takes seconds.
 """

@@ -101,7 +101,7 @@ class Fleet:
         return record.scope
 
     def passed_on(self, machine: Machine, name: str) -> Response:
-        """What answers the request by that machine's server."""
+        """The response that has that machine's server answer."""
         self._relay.secret = self._machines.secret
         return _PassedOn(self._relay, machine, name, lambda: self.forget(name))
 
@@ -211,7 +211,7 @@ class Fleet:
         return None
 
     async def _others(self) -> list[Machine]:
-        """One server of each other machine."""
+        """A server of each other machine."""
         living = await self._machines.look()
         by_scope = {one.scope: one for one in living if one.scope != self._own.scope}
         return list(by_scope.values())

@@ -35,8 +35,8 @@ _ID = re.compile(r"[!-~]{1,300}")  # a header of the requests that are passed on
 
 @dataclass(frozen=True)
 class Machine:
-    """One server, as it says itself. `scope` is that of the lifecycle's provider: whose record
-    has it is a sandbox of this machine."""
+    """A machine is one server, as it describes itself. `scope` is that of the lifecycle's provider:
+    whose record has it is a sandbox of this machine."""
 
     id: str
     scope: str
@@ -54,7 +54,7 @@ class Machine:
 
 
 class Machines:
-    """What this server, which has this id, knows of all, and tells of itself by `own`."""
+    """The machines, as this server knows them; it describes itself by `own`."""
 
     def __init__(
         self, redis: AnyRedis, run: str, id: str, own: Callable[[], Machine], lease: float
@@ -101,7 +101,8 @@ class Machines:
         return self.living()
 
     def note(self, machine: Machine) -> None:
-        """What is known better than by its own words: something was just placed on it."""
+        """Note what is known better than by the machine's own words: something was just placed on
+        it."""
         if known := self._view.get(machine.id):
             self._view[machine.id] = machine, known[1]
 
@@ -134,7 +135,8 @@ class Machines:
                 self._view.pop(id, None)
 
     def _see(self, id: bytes | str, text: bytes | str, now: float) -> None:
-        """One that cannot be read is left out: the others are not to suffer by it."""
+        """Take in a machine's description; one that cannot be read is left out, and the others do
+        not suffer by it."""
         try:
             found = _machine(as_text(id), json.loads(text))
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as problem:

@@ -52,7 +52,7 @@ class Relay:
         return wire.status, wire.headers, content
 
     async def pass_on(self, machine: Machine, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request of a client, and its answer."""
+        """Pass on one request of a client, and its answer."""
         headers = _passed(scope["headers"])
         chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
         if chunked:

@@ -1,4 +1,4 @@
-"""What a server of E2B's face does besides answering, where it has a Redis.
+"""A server of E2B's face does this besides answering, if it has a Redis.
 
 It renews the leases of this machine's sandboxes, follows their ends, announces its room, and is a
 reaper, as each worker is.

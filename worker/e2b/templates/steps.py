@@ -1,4 +1,5 @@
-"""One build: each step that changes files runs in a session, and what it changes is a layer.
+"""A build of a template: each step that changes files runs in a session, and its changes are a
+layer.
 
 A step whose layer is known, by all that went before it, is not run again.
 """

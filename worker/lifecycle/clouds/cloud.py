@@ -1,4 +1,4 @@
-"""What the providers over a cloud's SDK have in common: how a sandbox there is connected to, given
+"""The providers over a cloud's SDK have this in common: how a sandbox there is connected to, given
 commands and files, found and judged. Each of them says how its SDK names these things."""
 
 import asyncio
@@ -63,7 +63,7 @@ class Cloud(ABC):
         """The living sandbox of that name. None, or one of `gone`, if there is none."""
 
     def inside(self, sandbox: Any) -> shell.Inside:
-        """What the SDK can do in it."""
+        """The SDK's own ways into a sandbox."""
         raise NotImplementedError
 
     async def disconnect(self, sandbox: Any) -> None:
@@ -96,7 +96,7 @@ class Cloud(ABC):
             raise
 
     async def exec_reading(self, ref: SandboxRef, command: Command) -> ExecResult:
-        """What it prints is a file, which must be whole."""
+        """Run a command whose output is a file, which must be whole."""
         return await self.exec(ref, command)
 
     async def read_file(self, ref: SandboxRef, path: str) -> bytes:

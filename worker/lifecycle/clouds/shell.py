@@ -73,7 +73,7 @@ _EXEC = ["/bin/sh", "-c", 'exec "$@"', "sh"]
 
 
 class Inside(Protocol):
-    """One sandbox, by what its provider's SDK can do in it."""
+    """The inside of one sandbox, by what its provider's SDK can do in it."""
 
     async def line(self, line: str, within: float) -> str:
         """Run it by a shell, from where the sandbox starts: what it printed."""
@@ -86,7 +86,7 @@ class Inside(Protocol):
 
 
 class NoAnswer(Exception):
-    """What ran inside did not say how the command ended."""
+    """The command's end was not reported by what ran inside."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class _Answer:
 
 
 async def run(inside: Inside, command: Command, folder: str = "/tmp") -> ExecResult:  # noqa: S108
-    """One command to its end, as `Provider.exec` has it. `folder`: where files may be meanwhile,
-    seen from where the sandbox starts."""
+    """Run one command to its end, as `Provider.exec` has it. `folder`: where files may be
+    meanwhile, seen from where the sandbox starts."""
     check_size("its input", command.stdin)
     at = f"{folder}/.penstock-{uuid.uuid4().hex}"
     by_file = len(command.stdin) > _INLINE

@@ -8,7 +8,7 @@ _MARK = ".mark"  # next to the sandboxes
 
 
 def mark_of(root: Path) -> str:
-    """What no other folder has. A symbolic link that leads nowhere: it is made by the first
+    """A mark that no other folder has. A symbolic link that leads nowhere: it is made by the first
     who asks, and is whole at once. None if the folder cannot be used, as `create` says."""
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)

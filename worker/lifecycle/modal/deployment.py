@@ -180,7 +180,7 @@ class SweRexModal(ModalProvider):
         return runtime
 
     def session(self) -> Any:
-        """What asks for the shell that every later command runs in."""
+        """The request for the shell that every later command runs in."""
         return _swerex("runtime.abstract").CreateBashSessionRequest(startup_timeout=60)
 
     async def close_runtime(self, ref: SandboxRef) -> None:
@@ -222,7 +222,7 @@ def _server(token: str, install_pipx: bool) -> str:
 
 @cache
 def _shared(startup_timeout: float, deployment_timeout: float) -> SandboxLifecycle:
-    """One a process for each pair of timeouts, made at the first start."""
+    """The lifecycle of this process for a pair of timeouts, made at the first start."""
     settings = LifecycleSettings.load(
         startup_timeout=startup_timeout, sandbox_ttl=deployment_timeout
     )

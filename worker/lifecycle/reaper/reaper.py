@@ -127,7 +127,7 @@ class Reaper:
             self._offices.looked()
 
     async def look(self, *, strays_now: bool = False, wait: bool = True) -> dict[str, Reaped]:
-        """One look at each registry, whatever happens to the others. With `wait` only where this
+        """Look at each registry once, whatever happens to the others. With `wait` only where this
         reaper is elected, and has been for a lease; without, at once: a person asked for it."""
         names = [self._run] if self._run else await aside(lambda: runs(self.target))
         for run in self._registries.keys() - set(names):
@@ -144,7 +144,7 @@ class Reaper:
         return {run: one for run, one in zip(names, seen, strict=True) if isinstance(one, Reaped)}
 
     async def look_at(self, run: str, *, strays_now: bool = False) -> Reaped:
-        """One look at one registry. Any process may look: a record is claimed by its fence."""
+        """Look at one registry once. Any process may look: a record is claimed by its fence."""
         registry, reaped = self._registry(run), Reaped()
         reaping = self._reaping(registry)
         await reaping.free_permits()
@@ -243,7 +243,7 @@ class Reaper:
 
 
 async def reap_sandboxes(target: RedisTarget) -> None:
-    """What a worker does besides its jobs, until it is cancelled."""
+    """Reap until cancelled: a worker does so besides its jobs."""
     reaper = Reaper(target)
     try:
         await reaper.work()

@@ -47,7 +47,7 @@ class OutOfReach(LookupError):
 
 @dataclass
 class Reaped:
-    """What one look did."""
+    """The result of one look."""
 
     elected: bool = False
     ended: list[str] = field(default_factory=list)
@@ -173,7 +173,7 @@ class Reaping:
 
 @dataclass
 class Swept:
-    """What happened to the strays at one provider."""
+    """The end of the strays at one provider."""
 
     ended: list[str] = field(default_factory=list)
     young: list[str] = field(default_factory=list)
@@ -181,7 +181,7 @@ class Swept:
 
 
 class Strays:
-    """What one reaper has seen of them."""
+    """The strays that one reaper has seen."""
 
     def __init__(self, settings: LifecycleSettings) -> None:
         self._settings = settings

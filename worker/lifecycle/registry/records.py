@@ -27,7 +27,7 @@ class StartingPermit:
 
 @dataclass(frozen=True)
 class Record:
-    """One sandbox's record. Times are seconds of the server's clock."""
+    """A sandbox's record. Times are seconds of the server's clock."""
 
     name: str
     state: str
@@ -81,7 +81,7 @@ class Registered:
 
     @property
     def counters(self) -> dict[str, int]:
-        """What happened to sandboxes since the registry was made."""
+        """The counts of what happened to sandboxes since the registry was made."""
         return {name: int(self.facts.get(name, 0)) for name in COUNTERS}
 
     @property
@@ -101,7 +101,7 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Turn:
-    """What `session` answers: `ready` with its record, `wait` for another opener, or `open`."""
+    """The answer of `session`: `ready` with its record, `wait` for another opener, or `open`."""
 
     what: str
     name: str

@@ -135,7 +135,7 @@ class Registry:
         return Registered(now / 1e6, text_fields(facts), counts, failing, read_records(rows))
 
     def facts(self) -> dict[str, str]:
-        """What is kept of the registry as a whole."""
+        """The facts about the registry as a whole."""
         return text_fields(self._try(lambda client: client.hgetall(self._keys[0])))
 
     def retire(self, idle: float) -> bool:
