@@ -34,6 +34,7 @@ from jail.server import ForkServer, JailLost, ServerGone
 log = logging.getLogger(__name__)
 
 _NO_FILES: Mapping[str, bytes] = MappingProxyType({})
+_STARTS = 3  # tries, if the fork server is killed in each: by the kernel for want of memory, say
 _FRAMING = 1 << 20  # the report's header and the slack that a cap on it needs
 
 
@@ -97,15 +98,20 @@ class Jails:
         self._closed = False
         if self._use_cgroups:
             self._hierarchy = Hierarchy.find()
-        try:
-            await self._live_server()
-            self.findings = await selftest.check(self.run, self.level, self.bare)
-        except (
-            SandboxUnavailable,
-            OSError,
-        ) as problem:  # OSError: not even the test could be set up
-            await self.close()
-            raise levels.unavailable(self.level, str(problem)) from None
+        for tries_left in reversed(range(_STARTS)):
+            server = None
+            try:
+                server = await self._live_server()
+                self.findings = await selftest.check(self.run, self.level, self.bare)
+                break
+            # OSError: not even the test could be set up
+            except (SandboxUnavailable, ServerGone, OSError) as problem:
+                killed = isinstance(problem, ServerGone) or (server and await server.was_killed())
+                if killed and tries_left:
+                    log.warning("the sandbox is started once more: its fork server was killed")
+                    continue
+                await self.close()
+                raise levels.unavailable(self.level, str(problem)) from None
         for path, why in self.bare.items():
             log.warning("a program's file locks below %s can slow down the machine: %s", path, why)
         return self

@@ -54,6 +54,7 @@ async def _some(received: Coroutine[Any, Any, _Received]) -> _Received:
 
 log = logging.getLogger(__name__)
 
+_SOON = 0.5  # seconds in which one that was killed is gone
 _GRACE = 30.0  # beyond all its own time limits, for a jail to report; a busy machine takes long
 
 
@@ -94,6 +95,12 @@ class ForkServer:
         server = cls(process, ours, complaints)
         try:
             await server._wait_until_ready()
+        except SandboxUnavailable:
+            killed = await server.was_killed()
+            await server.close()
+            if killed:
+                raise ServerGone("the fork server was killed as it started") from None
+            raise
         except BaseException:
             await server.close()
             raise
@@ -111,6 +118,12 @@ class ForkServer:
             raise SandboxUnavailable(answer["failed"])
         self.ready = answer
         loop.add_reader(self._control, self._closed)
+
+    async def was_killed(self) -> bool:
+        """Whether it ended by SIGKILL, which says nothing of what this machine can isolate."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its jails may end before it does
+            return await asyncio.to_thread(self._process.wait, _SOON) == -signal.SIGKILL
+        return False
 
     def _last_words(self) -> str:
         size = os.fstat(self._complaints).st_size

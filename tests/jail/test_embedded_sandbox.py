@@ -5,6 +5,7 @@ import concurrent.futures
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -18,6 +19,7 @@ import pytest
 from ground import SettingError
 from jail import LocalSandbox
 from jail.errors import SandboxBroken, SandboxFailure, SandboxUnfit, SandboxUnreachable
+from jail.isolation import selftest
 from jail.judge.models import JudgeCase, JudgeRequest, JudgeResult
 from jail.judge.suite import Case, InlineSuite
 from jail.models import CodeRequest, CodeResult
@@ -167,6 +169,41 @@ def test_a_job_whose_fork_server_dies_runs_again_in_the_next(
         assert server not in processes_named(str(tmp_path))
     result = job.return_value()
     assert (result["status"], result["run_result"]["stdout"]) == ("Success", "done\n")
+
+
+@pytest.mark.parametrize("when", ["as it starts", "in its self-test"])
+async def test_a_fork_server_that_is_killed_says_nothing_of_the_machine(when, monkeypatch) -> None:
+    started, killed = subprocess.Popen, list[int]()
+
+    def start(command, *args, **kwargs):
+        process = started(command, *args, **kwargs)
+        if when == "as it starts" and not killed:
+            killed.append(process.pid)
+            process.kill()
+        return process
+
+    async def check(run, *rest):
+        async def run_and_kill(program):
+            running = asyncio.ensure_future(run(program))
+            if when == "in its self-test" and not killed:
+                (server,) = sandbox.jails._servers.values()
+                while not server.posted:  # noqa: ASYNC110 - a number, and soon
+                    await asyncio.sleep(0)
+                killed.append(server._process.pid)
+                server._process.kill()
+            return await running
+
+        return await tested(run_and_kill, *rest)
+
+    tested = selftest.check
+    monkeypatch.setattr("jail.launch.subprocess.Popen", start)
+    monkeypatch.setattr(selftest, "check", check)
+    sandbox = LocalSandbox()
+    try:
+        assert (await sandbox.run(CodeRequest(code="print(1)"))).stdout == "1\n"
+        assert killed
+    finally:
+        await sandbox.close()
 
 
 def test_it_takes_as_many_jobs_as_the_sandbox_has_room_for(monkeypatch) -> None:
