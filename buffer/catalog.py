@@ -48,7 +48,7 @@ class GroupInfo:
 
 @dataclass(frozen=True)
 class Pulse:
-    """When those who act on a task did it last, in seconds before now.
+    """The times at which those who act on a task did it last, in seconds before now.
 
     served           a server looked after it; None if none ever did
     taken            a batch was taken; None if none was
@@ -150,7 +150,8 @@ class Catalog:
         return int(await self._task.link.command(command, self._key(state)))
 
     async def page(self, state: str, start: int, count: int) -> list[GroupInfo]:
-        """Some of a state, oldest first. Those in quarantine have no order: the first are found."""
+        """Read some groups of a state, oldest first. Those in quarantine have no order: the first
+        are found."""
         if state == _QUARANTINE:
             return (await self.quarantined(start + count))[start:]
         rows = await self._task.link.command(

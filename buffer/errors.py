@@ -90,7 +90,7 @@ class NotAdmitted(RolloutBufferError):
 
 
 def why_not_admitted(version: int) -> str:
-    """Why there is no slot at this version; -1 is before the first."""
+    """The reason why there is no slot at this version; -1 is before the first."""
     if version < 0:
         return "no version was published yet"
     return f"all groups that may be under way at version {version} are"

@@ -85,7 +85,7 @@ class Link:
 
 
 def deadline_in(wait: float) -> float:
-    """When the time of someone who waits is over."""
+    """The moment at which the time of someone who waits is over."""
     if math.isnan(wait):
         raise ValueError("wait must be a number of seconds, not NaN")
     return time.monotonic() + wait

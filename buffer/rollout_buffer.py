@@ -169,7 +169,7 @@ class RolloutBuffer:
         self, n: int = 1, *, instances: Sequence[Wish] = (), wait: float = 0.0,
         owner: str | None = None, ask: str | None = None,
     ) -> list[Slot]:  # fmt: skip
-        """Up to n slots, one per group, as far as the policy has room.
+        """Get up to n slots, one per group, as far as the policy has room.
 
         Waits in line up to `wait` seconds for the first one. Parked groups, and groups that must
         be generated again, come first. New slots are for the `instances`, ids or (id, round). End
@@ -277,7 +277,7 @@ class RolloutBuffer:
         implicit: bool = False,
         max_bytes: int | None = None,
     ) -> Batch | None:
-        """Up to `groups` finished groups (default: all ready), oldest first, or None.
+        """Take up to `groups` finished groups (default: all ready), oldest first, or None.
 
         The batch is leased for `lease` seconds: `ack` it, or it comes back. With `implicit` it
         is consumed by the next such take, once `handed` has said that it arrived. Its items have
@@ -347,7 +347,7 @@ class RolloutBuffer:
         return await self._reader.available(1_000_000)
 
     async def wait_for(self, groups: int, seconds: float) -> None:
-        """Until that many finished groups wait, or the time is over."""
+        """Wait until that many finished groups wait, or the time is over."""
         await self._reader.wait_for(groups, seconds)
 
     async def unreported(self) -> list[Any]:

@@ -15,7 +15,7 @@ MOST = 256  # groups of one take that are shown
 
 
 def writing(task: str, items: int) -> Span:
-    """For the block in which they are written."""
+    """Trace a block in which items are written."""
     about = message("send", task) | {"messaging.batch.message_count": items}
     return tracing.span(f"write {task}", about, kind="producer")
 

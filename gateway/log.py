@@ -61,7 +61,7 @@ _NO_ENTRY = ("",) * 7 + (1,) + ("",) * 3
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Where a session's keys are; what its opener fixed.
+    """A session's keys, and what its opener fixed.
 
     sampling  the session's parameters of sampling and other facts, as its opener gave them
     """

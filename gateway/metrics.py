@@ -52,7 +52,7 @@ class Tally:
             self._total += took
 
     def families(self) -> list[Metric]:
-        """For Prometheus."""
+        """The figures for Prometheus."""
         from ground.http import Sheet
 
         sheet = Sheet()

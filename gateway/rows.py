@@ -1,4 +1,4 @@
-"""From a session's log to rows for the trainer. Pure: any process builds the same rows.
+"""A session's log becomes rows for the trainer. Pure: any process builds the same rows.
 
 A row is a leaf of the tree of calls that continue each other by ids. What holds of each row R:
 
@@ -106,7 +106,7 @@ def is_clean(call: Call, calls: Mapping[int, Call]) -> bool:
 
 
 def lineages(calls: Mapping[int, Call]) -> dict[int | None, list[int]]:
-    """Which calls continue which; under None those that continue none."""
+    """The calls that continue each; under None those that continue none."""
     found: dict[int | None, list[int]] = {}
     for n in sorted(calls):
         parent = calls[n].parent if is_clean(calls[n], calls) else None
@@ -130,7 +130,8 @@ def _kept_leaves(
 def _owners(
     calls: Mapping[int, Call], children: Mapping[int | None, list[int]], kept: Sequence[int]
 ) -> dict[int, int]:
-    """In which leaf's row each call is trained: the one by the earliest calls that lead to one."""
+    """The leaf in whose row each call is trained: the one by the earliest calls that lead to
+    one."""
     owners = {leaf: leaf for leaf in kept}
     for n in sorted(calls, reverse=True):  # children have higher numbers than parents
         found = next((owners[child] for child in children.get(n, ()) if child in owners), None)
@@ -163,7 +164,7 @@ def _holes(log: Log) -> set[int | None]:
 
 
 def _fault(call: Call, leaf: bool) -> str:
-    """Why none of a call's tokens are trained on, if so."""
+    """The reason why none of a call's tokens are trained on, if so."""
     if call.lacks:
         return call.lacks
     if not call.train:

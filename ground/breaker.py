@@ -85,7 +85,7 @@ class Breaker:
         self.out += many
 
     def back(self, many: int = 1) -> None:
-        """Some are back, and say nothing of us."""
+        """Take back some that were let through, and whose ends say nothing of us."""
         if self.state is State.HALF_OPEN:
             self.out = max(0, self.out - many)
             if self.good and not self.out:

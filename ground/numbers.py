@@ -1,4 +1,4 @@
-"""Which arguments are numbers."""
+"""These functions say which arguments are numbers: numpy's are, True is not."""
 
 from numbers import Integral, Real
 

@@ -163,7 +163,7 @@ class PerProcess(Generic[K, V]):
 
 
 class _Threads:
-    """For calls that block, so that no event loop waits for Redis or the file system."""
+    """Threads for calls that block, so that no event loop waits for Redis or the file system."""
 
     def __init__(self) -> None:
         self._forget_parent()

@@ -24,7 +24,7 @@ class Timers(Generic[T]):
 
     @property
     def first(self) -> float:
-        """When the next item is due."""
+        """The moment at which the next item is due."""
         while self._heap and self._over(self._heap[0][2]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf

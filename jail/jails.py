@@ -83,7 +83,7 @@ class Jails:
         return [str(mark.folder) for mark in marks]
 
     def show_headers(self, folder: str) -> None:
-        """Before it starts: programs may read what is in this folder."""
+        """Let programs read what is in this folder; to be called before the jails start."""
         self.config = replace(self.config, headers=folder)
 
     async def start(self) -> Self:

@@ -87,7 +87,8 @@ class SyncSandbox:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _serve(self) -> None:
-        """Until `close`. If that failed or was interrupted, nobody who still waits is left so."""
+        """Serve until `close`. If that failed or was interrupted, nobody who still waits is left
+        so."""
         try:
             self._loop.run_forever()
             left = asyncio.all_tasks(self._loop)

@@ -76,7 +76,8 @@ class GateEngine(Engine):
             self._unwanted_since = min(self._unwanted_since, now)
 
     def _retires(self) -> bool:
-        """On a Cluster each gate has an engine: they must not outlive their gates for good."""
+        """Whether the engine retires: on a Cluster each gate has one, which must not outlive its
+        gates for good."""
         return self.clock() >= self._unwanted_since + _KEPT and self._retire(self)
 
     def _unclaimed(self, outcome: Any) -> None:

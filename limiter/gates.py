@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class TokenBucket(Gate):
-    """At most `limit` permits in flight, and at most `rate` grants per second, cluster-wide.
+    """A gate of at most `limit` permits in flight, and at most `rate` grants per second,
+    cluster-wide.
 
         gate = TokenBucket("redis://10.0.0.5", "code", limit=64)
 
@@ -86,7 +87,7 @@ class TokenBucket(Gate):
 
 
 class StartingGate(Gate):
-    """At most `limit` sandboxes that are starting at once, over the whole fleet.
+    """A gate of at most `limit` sandboxes that are starting at once, over the whole fleet.
 
         gate = StartingGate.from_settings("redis://10.0.0.5")    # PENSTOCK_MAX_STARTING
 

@@ -278,7 +278,7 @@ class Ledger:
         self.leases.pop(lease.id, None)
 
     def entrust(self, lease: Lease) -> None:
-        """To Redis: it is not renewed here any more, and not released."""
+        """Entrust a lease to Redis: it is not renewed here any more, and not released."""
         self._entrusted.put(lease.id, None)
         self.leases.pop(lease.id, None)
 
@@ -307,7 +307,8 @@ class Ledger:
         return bool(self.fresh or self.tries or self.timeouts or self.calls)
 
     def due(self) -> float:
-        """When there is something to send: at once for what callers want, else by the clock."""
+        """The moment at which there is something to send: at once for what callers want, else by
+        the clock."""
         if self.fresh or self.tries or self.timeouts or self.calls:
             return 0.0
         due = min(self.beat_at, self.look_at, self.doubt_ends_at, self.deadlines.first)
@@ -409,7 +410,8 @@ class Ledger:
             self.beat_at = 0.0
 
     def cut_off(self, exchanges: Sequence[Exchange]) -> None:
-        """Their connection ended before a reply came. Redis may run them yet, or not."""
+        """Take in that asks and releases were cut off: Redis may run them yet, or not. Redis may
+        run them yet, or not."""
         for exchange in exchanges:
             self._in_doubt.update((ask.id, None) for ask in exchange.asks)
         if self._in_doubt:

@@ -90,7 +90,7 @@ class Lease:
 
     @property
     def term(self) -> int | str:
-        """For how long it is renewed, in microseconds, and its cost."""
+        """The term for which it is renewed, in microseconds, and its cost."""
         return with_cost(self.term_us, self.charge)
 
     def notify_holder(self) -> None:
@@ -131,7 +131,7 @@ class HeldPermit:
 
     @property
     def on_lost(self) -> Callable[[], None] | None:
-        """Called once, on another thread, when the permit is found lost."""
+        """Have this called once, on another thread, when the permit is found lost."""
         return self._on_lost
 
     @on_lost.setter

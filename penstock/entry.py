@@ -1,4 +1,4 @@
-"""Where the `penstock` command begins: it listens to Ctrl-C before it loads anything."""
+"""The `penstock` command begins here: it listens to Ctrl-C before it loads anything."""
 
 import io
 import os

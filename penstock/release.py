@@ -1,3 +1,3 @@
-"""Which version this is; the build reads it here too."""
+"""The version of this release; the build reads it here too."""
 
 __version__ = "0.2.0"

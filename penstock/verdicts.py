@@ -19,7 +19,8 @@ _SHOWN = 60  # characters of what a failed case printed
 
 @contextmanager
 def progress_bar(count: int, what: str) -> Iterator[Callable[[int], None] | None]:
-    """On a terminal: a function to call with the one that the work is at; else nothing.
+    """Show a bar on a terminal: yield a function to call with the one that the work is at; else
+    nothing.
 
     Until it is at one, the bar says how long it takes.
     """

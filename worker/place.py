@@ -1,4 +1,4 @@
-"""Where programs run, by one rule for all that name a place: a queue's workers, or a sandbox.
+"""A place runs programs, by one rule for all that name a place: a queue's workers, or a sandbox.
 
     place_of("redis://…")   the workers of a queue on that Redis, who take the permits
     place_of("local")       the embedded sandbox of this process
@@ -46,7 +46,7 @@ class Runner(Protocol):
 
 
 class Place(ABC):
-    """Where programs run. Three outcomes are told apart here, and nowhere above.
+    """A place for programs. Three outcomes are told apart here, and nowhere above.
 
     The program  a result, or a verdict: also if no sandbox takes its text, or its language
     The data     raises `RequestRefused`: nobody can be asked for such cases, whatever the program
@@ -156,7 +156,7 @@ class InProcess(Place):
         self._at_once = at_once
 
     def sandbox(self) -> Sandbox:
-        """On the process's loop."""
+        """The sandbox, on the process's loop."""
         settings = {"sandbox": HERE}
         if self.server:
             settings = {"sandbox": "fusion", "sandbox_fusion_url": self.server}

@@ -90,7 +90,7 @@ class DataBuffer:
                 return self._got(batch)
 
     def get_metrics(self) -> dict[str, float]:
-        """Since the last call."""
+        """The figures since the last call."""
         found = {
             f"{_METRICS}queue_size": len(self._prompts),
             f"{_METRICS}aborted_groups_filtered": self._aborted,

@@ -50,7 +50,7 @@ def item_of(
 
 
 def known_of(part: Item) -> list[Known]:
-    """For each sample that was parked: its spans, and how many answers these are."""
+    """The spans of each sample that was parked, and how many answers these are."""
     return [
         (row, len(sample.get("weight_versions") or ()))
         for row, sample in zip_longest(rows_of(part), part["sample"], fillvalue=())

@@ -288,8 +288,8 @@ class DataSource:
 
 
 class _Finished(queue.Queue[Any]):
-    """In place of slime's queue: groups go to the buffer. The policy bounds them, not their number
-    here."""
+    """A queue in place of slime's: groups go to the buffer. The policy bounds them, not their
+    number here."""
 
     def __init__(self, source: DataSource) -> None:
         super().__init__()

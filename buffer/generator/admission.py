@@ -130,7 +130,8 @@ class Admission:
                 yield {**question, "uid": uuid.uuid4().hex}
 
     def _park(self, item: dict[str, Any]) -> None:
-        """At once, so that a kill loses nothing; its slot continues for its other questions."""
+        """Park at once, so that a kill loses nothing; its slot continues for its other
+        questions."""
         if item["messages"]:
             body = {"fence": item["fence"], "items": [item], "go_on": True}
             try:
@@ -152,7 +153,7 @@ class _Api:
         self._client: httpx.Client | None = None
 
     def another(self) -> "_Api":
-        """For another thread."""
+        """A client of the same server for another thread."""
         return _Api(self._buffer_url, self._task)
 
     def has_policy(self) -> bool:

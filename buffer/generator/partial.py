@@ -105,14 +105,15 @@ class Partial:
         self.log_probs += log_probs or []
 
     def fields(self) -> dict[str, Any]:
-        """For the item: the spans, and log-probabilities if there is one for every token."""
+        """The fields for the item: the spans, and log-probabilities if there is one for every
+        token."""
         found: dict[str, Any] = {"versions": self.versions} if self.tokens else {}
         if self.log_probs and len(self.log_probs) == self.tokens:
             found["rollout_log_probs"] = self.log_probs
         return found
 
     def item(self, question: dict[str, Any]) -> dict[str, Any]:
-        """To be parked; without messages while there is nothing to continue with."""
+        """The item to be parked; without messages while there is nothing to continue with."""
         return {
             "uid": question["uid"], "instance_id": question["instance_id"],
             "round_number": question["round"], "messages": self.messages, "status": PARTIAL,

@@ -1,4 +1,4 @@
-"""From a generator to the buffer over HTTP: tried until it is there.
+"""A sender posts from a generator to the buffer over HTTP, and tries until the item is there.
 
 Every item has a uid, so that a repeat after a lost reply is not stored twice.
 """
@@ -71,7 +71,7 @@ class Sender:
 
 
 def encoded(item: dict[str, Any]) -> bytes:
-    """In ASCII, which has a place for half a surrogate pair; NaN is refused here."""
+    """The item in ASCII, which has a place for half a surrogate pair; NaN is refused here."""
     return json.dumps(item, allow_nan=False).encode()
 
 

@@ -115,7 +115,7 @@ OURS = (PenstockError, Refused)
 
 
 async def disconnected(receive: Receive) -> None:
-    """Until the client went away; for a request whose body was read."""
+    """Wait until the client went away; for a request whose body was read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -45,7 +45,7 @@ class Item(BaseModel):
 
 
 class Items(BaseModel):
-    """Many at once."""
+    """A body of many items."""
 
     items: list[Item] = Field(max_length=MOST_ITEMS)
 

@@ -1,1 +1,1 @@
-"""From raw groups to a batch: what is ready, what is valid, and what a trainer is given."""
+"""A read makes a batch of raw groups: what is ready, what is valid, and what a trainer is given."""

@@ -88,7 +88,7 @@ class Reader:
         return int(found)
 
     async def wait_for(self, groups: int, seconds: float) -> None:
-        """Until this many groups wait, or the time is over."""
+        """Wait until this many groups wait, or the time is over."""
         deadline = deadline_in(seconds)
         while await self.available(groups) < groups:
             left = deadline - time.monotonic()
@@ -153,7 +153,7 @@ class Reader:
             start += len(gids) - int(held)  # what changed meanwhile stays for the next read
 
     def _pipeline(self, config: TaskConfig, within: float = math.inf) -> Pipeline:
-        """For a read that is over within this many seconds, custom functions and all."""
+        """A pipeline for a read that is over within this many seconds, custom functions and all."""
         task, limit = self._task, self._function_timeout
         return Pipeline(task.name, config, task.functions, timeout=limit, patience=within - limit)
 

@@ -65,7 +65,7 @@ class Taking:
         self._masked = 0
 
     async def batch_of(self, want: int) -> tuple[Batch | None, int]:
-        """Up to `want` groups, and in how many ms time alone may bring more (-1: never).
+        """Take up to `want` groups, and say in how many ms time alone may bring more (-1: never).
 
         A read that is cancelled or fails gives back what it claimed: nobody has its receipt.
         """

@@ -57,7 +57,7 @@ class Waited:
 
 @dataclass(frozen=True)
 class Versions:
-    """Where a task stands.
+    """The versions of a task, and what waits for the next.
 
     version      the last one published, None before the first
     line         how often the versions began
@@ -225,7 +225,8 @@ class Publishing:
         )  # fmt: skip
 
     async def _held_by(self, policy: dict[str, str], starts: dict[str, str]) -> tuple[str, float]:
-        """Why the first ask for slots waits, by the formula of `policy.lua`, and for how long."""
+        """The reason why the first ask for slots waits, by the formula of `policy.lua`, and for how
+        long."""
         link, key = self._task.link, self._task.key
         (first, *_), (seconds, micros) = (
             await link.command("ZRANGE", key("waiting"), 0, 0) or [b""], await link.command("TIME"),

@@ -115,7 +115,7 @@ class Slots:
     async def admit(
         self, n: int, wishes: Sequence[Wish], wait: float, owner: str | None, named: str | None
     ) -> list[Slot]:
-        """Up to n slots, at least one unless the time is over. An `owner` elsewhere renews them
+        """Get up to n slots, at least one unless the time is over. An `owner` elsewhere renews them
         itself. An ask that is `named` may be repeated: what it got, and its place in the line, are
         the repeat's, or end by their leases."""
         if n < 1:

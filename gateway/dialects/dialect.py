@@ -72,7 +72,7 @@ class Reply:
 
     @classmethod
     def load(cls, said: bytes) -> Reply:
-        """From JSON."""
+        """Read a body from JSON."""
         found = json.loads(said)
         answer = found.pop("answer")
         calls = [ToolUse(**call) for call in answer.pop("calls")]
@@ -82,7 +82,8 @@ class Reply:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why there is no answer: a status, its kind in the words of either dialect, and what helps."""
+    """A fault says why there is no answer: a status, its kind in the words of either dialect, and
+    what helps."""
 
     status: int
     message: str

@@ -119,7 +119,7 @@ class Pool:
 
 
 async def _probed(engine: Engine) -> None:
-    """When it answers: engines take minutes to load their weights."""
+    """Probe an engine when it answers: engines take minutes to load their weights."""
     for tries in itertools.count(1):
         try:
             await engine.probe()

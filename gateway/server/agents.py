@@ -108,7 +108,8 @@ class Agents:
         return handle
 
     async def _session(self, scope: Scope, key: str) -> Session:
-        """Whose key it is. A key in the path counts, and another session's beside it is refused."""
+        """The session whose key it is. A key in the path counts, and another session's beside it is
+        refused."""
         shown = list(_keys(scope))
         if not key and not shown:
             raise _Refusal(
@@ -276,7 +277,7 @@ class _Way:
         await self._send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, fault: Fault) -> str:
-        """In the shape of the dialect: as a body, or as the last event of a stream."""
+        """Refuse in the shape of the dialect: as a body, or as the last event of a stream."""
         if self._kind.startswith(b"text/event-stream"):
             await self.stream(self.dialect.error_event(fault))
             await self.end()

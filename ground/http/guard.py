@@ -64,7 +64,8 @@ class OwnNames:
         self._hosts = HttpSettings.load().hosts | _own_names() | {host.lower()} - {""}
 
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Why the request is none that was meant for this server, or comes from another's page."""
+        """The reason why a request is not meant for this server, or comes from another's page;
+        empty if neither."""
         hosts, origins = _values(scope, b"host"), _values(scope, b"origin")
         if not hosts and scope.get("http_version") == "1.1":
             return 400, "a request of HTTP/1.1 names its server: send the header `Host`"

@@ -14,8 +14,9 @@ from ground.errors import PenstockError
 
 
 def own(error: BaseException) -> BaseException:
-    """For one of the callers whom it concerns. Each raise adds frames to the traceback of an
-    error: of one error for thousands of callers, each would log the frames of all."""
+    """A copy of an error for one of the callers whom it concerns. Each raise adds frames to the
+    traceback of an error: of one error for thousands of callers, each would log the frames of
+    all."""
     if not isinstance(error, PenstockError):
         return error
     mine = copy(error)
@@ -71,7 +72,7 @@ class OnLoop:
 
 
 class ThreadAnswer(OnThread, Answer):
-    """For a caller that blocks its thread."""
+    """An answer for a caller that blocks its thread."""
 
     __slots__ = ("_closed",)
 
@@ -81,7 +82,7 @@ class ThreadAnswer(OnThread, Answer):
 
 
 class LoopAnswer(OnLoop, Answer):
-    """For a coroutine."""
+    """An answer for a coroutine."""
 
     __slots__ = ("future", "loop")
     loop: asyncio.AbstractEventLoop

@@ -169,8 +169,8 @@ class Opened:
 
     @property
     def due_since(self) -> float:
-        """Since when the next reply is due: the server answers one request after the other, and
-        a long request or reply takes its time while it moves."""
+        """The moment since which the next reply is due: the server answers one request after the
+        other, and a long request or reply takes its time while it moves."""
         return max(self.asked[0][2], self.transport.moved_at)
 
 
@@ -299,7 +299,7 @@ class AsyncConnection:
             self._hang_up(opened, ConnectionError("closed"))
 
     def _watch(self, opened: Opened) -> None:
-        """While something is unanswered: the server may have fallen silent."""
+        """Watch while something is unanswered: the server may have fallen silent."""
         opened.watched = bool(opened.asked)
         if not opened.asked:
             return

@@ -110,7 +110,7 @@ class Connection:
         return ("EVAL", self._scripts[command[1]].source, *command[2:])
 
     def _ask_client(self, commands: list[Command]) -> list[Any]:
-        """After an error that may pass no more is sent: that error is the reply to the rest."""
+        """Ask redis-py's client. An error that may pass is the reply to the rest too: no more is sent."""
         replies: list[Any] = []
         for command in commands:
             refused = replies and is_passing(replies[-1])

@@ -145,7 +145,7 @@ class Engine:
             self._hang_up()
 
     def _wait(self) -> bool:
-        """Until there is something to do; False at the end."""
+        """Wait until there is something to do; False at the end."""
         try:
             rung = self._bell.get(timeout=self._sleep())
             while True:
@@ -249,7 +249,7 @@ class Engine:
         return put_off[0][0]
 
     def converse(self, commands: list[Command]) -> list[Any]:
-        """On this thread: the reply to each, or its error."""
+        """Ask on this thread; return the reply to each command, or its error."""
         return self.connection.replies(commands)
 
     def _send(self, commands: list[Command]) -> None:
@@ -295,7 +295,8 @@ class Engine:
                 self._send(nudge(busy_reading))
 
     def _received(self, unit: Unit, entries: Entries) -> None:
-        """On the inbox's thread, which wakes the callers itself: one wake-up fewer."""
+        """Take in a stream's entries on the inbox's thread, which wakes the callers itself: one
+        wake-up fewer."""
         with self.lock:
             unit.read_entries(entries)
             self.busy[unit] = None

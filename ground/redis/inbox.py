@@ -38,7 +38,8 @@ def reading(streams: Mapping[str, str]) -> Command:
 
 
 def read_streams(reply: Any) -> Iterator[tuple[str, str, Entries]]:
-    """For each stream in the reply to `reading`: its name, its last entry's id, its entries."""
+    """The streams in the reply to `reading`: for each its name, its last entry's id, its
+    entries."""
     found = reply.items() if isinstance(reply, dict) else reply or ()
     for name, entries in found:
         yield name.decode(), entries[-1][0].decode(), [fields_of(entry) for _, entry in entries]

@@ -75,7 +75,8 @@ class LoopWire(Wire):
         return self._watched
 
     def watch_for_room(self, roomy: Callable[[], None] | None) -> None:
-        """On the loop: call this as soon as the socket takes more bytes, until told None."""
+        """Have the loop call this as soon as the socket takes more bytes, until it is given
+        None."""
         loop = asyncio.get_running_loop()
         if roomy is not None:
             self._roomy = True

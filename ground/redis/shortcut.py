@@ -99,7 +99,7 @@ class Shortcut:
     # The connection
 
     def connect(self, timeout: float) -> None:
-        """Called on the engine's thread, which may block."""
+        """Connect, on the engine's thread, which may block."""
         engine = self._engine
         if not open_for(self._loop, engine.target, timeout, self._begin, self.connections):
             self._wished = False
@@ -144,7 +144,7 @@ class Shortcut:
         self._engine.wake()
 
     def _guarded(self, work: Callable[[float], None]) -> None:
-        """On the loop: do it under the lock; if it fails, the engine continues."""
+        """Do it on the loop, under the lock; if it fails, the engine continues."""
         engine = self._engine
         try:
             with engine.lock:
@@ -200,7 +200,7 @@ class Shortcut:
                 self._leave_to_engine(batches)
 
     def _leave_to_engine(self, batches: list[Batch]) -> None:
-        """Nothing of them has been sent."""
+        """Leave these to the engine; nothing of them has been sent."""
         for batch in reversed(batches):
             batch.put_back()
             self._flight.pop()
@@ -224,7 +224,8 @@ class Shortcut:
                 self._go_on(batch.unit, now)
 
     def _go_on(self, unit: Unit, now: float) -> None:
-        """At the next flush: with what was posted meanwhile, or is due by what was read."""
+        """Continue at the next flush, with what was posted meanwhile, or is due by what was
+        read."""
         if unit.carrier is Carrier.NOBODY:
             self._touched_at = now
             self._touched[unit] = None
@@ -234,7 +235,7 @@ class Shortcut:
     # For the engine, under the lock
 
     def late_at(self) -> float:
-        """When the loop, or the server, is late with something."""
+        """The moment at which the loop, or the server, is late with something."""
         sent = self._flight[0].sent if self._flight else float("inf")
         touched = self._touched_at if self._touched else float("inf")
         return min(sent, touched) + LATE

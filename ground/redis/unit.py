@@ -49,7 +49,7 @@ class Unit(Protocol):
     listening: bool  # whether the inbox reads the stream
 
     def due(self) -> float:
-        """When there is something to send; 0 for at once."""
+        """The moment at which there is something to send; 0 for at once."""
 
     @property
     def pressing(self) -> bool:
@@ -73,7 +73,8 @@ class Unit(Protocol):
         """All that was due at that time has been answered."""
 
     def cut_off(self, exchanges: Sequence[Exchange]) -> None:
-        """Their connection ended before a reply came. Redis may run them yet, or not."""
+        """End what was sent without a reply: the connection ended, and Redis may run it yet, or
+        not. Redis may run them yet, or not."""
 
     def give_up(self, now: float, down_since: float, why: object) -> None:
         """Redis does not answer: fail the callers who have waited too long."""
@@ -104,11 +105,11 @@ class Batch:
         return [exchange.command for exchange in self.exchanges]
 
     def begin(self, carrier: Carrier) -> None:
-        """They are about to be sent."""
+        """Begin: the commands are about to be sent."""
         self.unit.carrier = carrier
 
     def end(self) -> None:
-        """All replies have been read."""
+        """End: all replies have been read."""
         self.unit.carrier = Carrier.NOBODY
         self.unit.exchanged(self.claimed)
 

@@ -1,4 +1,4 @@
-"""Where Redis is: one description, read from a URL or from a client someone made.
+"""A Redis is described in one way, read from a URL or from a client someone made.
 
     redis://[user[:password]@]host[:6379][/db]          rediss:// with TLS
     unix://[user[:password]@]/path/to/redis.sock[?db=n]

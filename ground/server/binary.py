@@ -1,4 +1,4 @@
-"""Which server an embedded one is: one that is named, the one in the wheel, or one on PATH.
+"""The embedded server is one that is named, the one in the wheel, or one on PATH.
 
 A data directory keeps to the server it began with: an older one cannot read what a newer one wrote,
 and what is on PATH depends on what else is installed.

@@ -182,7 +182,7 @@ def launch(
 
 
 def data_folder() -> str:
-    """If a newer server left data, the setting that makes an older one refuse to start.
+    """Choose the setting that makes an older server refuse to start on a newer one's data.
 
     It would overlook the folder, and start empty.
     """

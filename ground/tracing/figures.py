@@ -24,7 +24,7 @@ _LEAST = 100
 
 
 async def push(figures: Figures, service: str) -> None:
-    """Until cancelled. A push that fails is logged, and the next one follows."""
+    """Push until cancelled. A push that fails is logged, and the next one follows."""
     try:
         exporters = exporters_of("metrics", "OTEL_METRICS_EXPORTER")
     except (ImportError, LookupError) as missing:

@@ -22,7 +22,8 @@ _OWN = Path("/proc/self/cgroup")
 
 
 class Hierarchy:
-    """Where this process may create groups; made by `find`, at its end by `close`.
+    """A hierarchy is a place where this process may create groups; `find` makes it, `close` removes
+    it.
 
     They are siblings of the group of the process that hands out the programs: weights are compared
     among neighbours only, and one folder around them all would outweigh every one in it.
@@ -124,7 +125,7 @@ def _mounted(kind: str, option: str = "") -> Path | None:
 
 
 def _unified(name: str) -> list[Mark]:
-    """In our own group, the one above, or the top: the first that passes control on.
+    """Find a place in our own group, the one above, or the top: the first that passes control on.
 
     A group with processes of its own does not, except the top; so our own serves only where
     that is already so, and the one above where systemd has `DelegateSubgroup=`, or for root.
@@ -159,7 +160,7 @@ def _legacy(name: str) -> list[Mark]:
 
 
 def _legacy_mark(controller: str, name: str) -> Mark | None:
-    """In our own group, or at the top where that is not visible."""
+    """The mark in our own group, or at the top if that is not visible."""
     mount = _mounted("cgroup", controller)
     if mount is None:
         return None

@@ -1,4 +1,5 @@
-"""Whose a cgroup is: next to a process's groups lies an empty one, locked while the process lives.
+"""A mark shows whose a cgroup is: an empty one next to a process's groups, locked while the process
+lives.
 
 A process's number would not do: another may have it by then, and in a container that shares the
 hierarchy it is another's. The kernel gives the lock back however a process ends.
@@ -44,7 +45,7 @@ class Mark:
 
     @classmethod
     def make(cls, parent: Path, name: str) -> Self | None:
-        """None where no group can be made. What dead processes left there is removed."""
+        """Make a mark; None if no group can be made. What dead processes left there is removed."""
         sweep(parent)
         folder = parent / name
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which of several sandboxes gets the next program: the least loaded one in good health.
+"""The least loaded of several sandboxes in good health gets the next program.
 
 Health is what programs met, nobody polls: an endpoint that failed is set aside,
 for a time that doubles with each failure, and then gets one program as a trial.
@@ -101,7 +101,8 @@ class Endpoints:
 
 
 def run_code_url(given: str, setting: str = "sandbox_fusion_url") -> str:
-    """Where to post programs. A URL that ends with /run_code is taken as it is, query and all."""
+    """The address to post programs to. A URL that ends with /run_code is taken as it is, query and
+    all."""
     parts = urlsplit(given)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingError(setting, "must look like http://host:8080 or https://host/run_code")

@@ -122,7 +122,8 @@ class Layers:
     def _unpack(
         self, packed: PackedLayer, used: int, below: list[str] | None, arriving: Arriving
     ) -> Layer:
-        """Into a folder of its own, which gets its name only when all of it is right."""
+        """Unpack a layer into a folder of its own, which gets its name only when all of it is
+        right."""
         with self.work() as work, packed.open() as source:
             root = work / "root"
             root.mkdir()

@@ -1,4 +1,4 @@
-"""Where images are stored, and how large they may be."""
+"""The settings of images: where they are stored, and how large they may be."""
 
 import os
 from pathlib import Path

@@ -77,8 +77,8 @@ class ImageStore:
         return self._layers.folder
 
     def become_their_owner(self) -> None:
-        """Before this process, with one thread, adds or deletes layers. An ordinary user does
-        that in a user namespace; root may do it as it is."""
+        """Become the layers' owner before this process, with one thread, adds or deletes some. An
+        ordinary user does that in a user namespace; root may do it as it is."""
         if self._users.tools:
             unshare(self._users, syscalls.NEW_USER)
 

@@ -1,4 +1,4 @@
-"""Which users of this machine an image's files belong to, and its sessions have."""
+"""An image's files belong to these users of the machine, and its sessions have them."""
 
 import os
 import pwd

@@ -28,7 +28,7 @@ _COMPLAINT_SIZE = 4096
 
 
 def serve(job: Job, header: dict[str, Any], contents: list[bytes]) -> dict[str, Any]:
-    """Until the client has no more cases, or the jail is spoilt."""
+    """Serve until the client has no more cases, or the jail is spoilt."""
     _put_program(header["files"], contents, set(header["executable"]))
     job.place.furnish(header["limits"])
     bench = Bench(job, header)
@@ -185,7 +185,8 @@ class Bench:
         return (pid for pid in self._place.pids() if pid != str(self._pid))
 
     def _watch(self, running: Running, meter: Meter, clock: Clock) -> tuple[float, int]:
-        """Until it has ended or passed a limit; the seconds and the memory that it used.
+        """Watch a case until it has ended or passed a limit; return the seconds and the memory that
+        it used.
 
         What a short one prints waits in its pipes for its end, and wakes nobody.
         """

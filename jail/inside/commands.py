@@ -32,7 +32,7 @@ _TERMINALS = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def serve(job: Job, header: dict[str, Any]) -> dict[str, Any]:
-    """Until the client hangs up."""
+    """Serve until the client hangs up."""
     assert job.channel is not None  # noqa: S101
     job.place.furnish(header["limits"])
     image = header.get("image")
@@ -142,7 +142,7 @@ class Desk:
                 os.close(at)
 
     def _enter(self, number: int, given: list[int]) -> None:
-        """Into an image, with another session's files: shared ones, or those copied before."""
+        """Enter an image, with another session's files: shared ones, or those copied before."""
         try:
             self._place.start_from(self._header.get("image"), given)
             self._terminals = self._place.terminals()
@@ -178,8 +178,8 @@ class Desk:
         return master, slave
 
     def _become(self, order: dict[str, Any], ends: list[int], complaint: int) -> NoReturn:
-        """In the fork: never returns. Until it executes a program it has init's memory and a line
-        to init, so no program may look into it: it stays undumpable."""
+        """Become the command, in the fork; this never returns. Until it executes a program it has
+        init's memory and a line to init, so no program may look into it: it stays undumpable."""
         step = "its own start"
         try:
             _signal.set_wakeup_fd(-1)
@@ -236,7 +236,8 @@ class Desk:
             self.say({"asked": number, "why": f"{problem.strerror or problem}"})
 
     def _signal(self, pid: int, number: int) -> None:
-        """To its group, while it has not been collected: until then no other has its number."""
+        """Signal a command's group, while it has not been collected: until then no other has its
+        number."""
         if pid in self._complaints and 0 <= number < _signal.NSIG:
             try:
                 os.killpg(pid, number)
@@ -277,7 +278,8 @@ class Desk:
         return False
 
     def _look(self) -> None:
-        """Where no cgroup holds the session: what passes a limit ends all that runs in it."""
+        """Look at the session's use if no cgroup holds it: what passes a limit ends all that runs
+        in it."""
         if passed := self._meter.sample():
             self._limit = passed
             self.kill_all()
@@ -291,7 +293,7 @@ class Desk:
         return {"memory": memory, "processes": len(pids), "disk": disk}
 
     def kill_all(self) -> None:
-        """Until nobody is left, however long a busy machine takes over it."""
+        """Kill until nobody is left, however long a busy machine takes over it."""
         while not self._alone():
             self._place.kill_all()
             with contextlib.suppress(ChildProcessError):
@@ -300,7 +302,7 @@ class Desk:
 
 
 def _complain(complaint: int, step: str, problem: BaseException, order: dict[str, Any]) -> NoReturn:
-    """To init, and where the command's errors go, as a shell does."""
+    """Write a complaint to init, and where the command's errors go, as a shell does."""
     began = step in ("no_user", "no_folder", "not_executable", "not_found")
     why = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
     with contextlib.suppress(OSError):

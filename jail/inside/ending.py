@@ -292,7 +292,8 @@ def _is_not_the_last(name: str) -> bool:
 
 
 def _flush(stream: Any) -> BaseException | None:
-    """Why it could not be done. The stream may be the program's own, and of any kind."""
+    """Flush a stream; return why it could not be done. The stream may be the program's own, and of
+    any kind."""
     try:
         if stream is not None and not getattr(stream, "closed", False):
             stream.flush()

@@ -115,7 +115,7 @@ class Namespaces:
         self.furnish(limits)
 
     def seclude(self) -> None:
-        """In a namespace of processes below init's: show these alone, init not among them.
+        """Show these alone in a namespace of processes below init's, init not among them.
 
         Ports are free as soon as their case has ended.
         """
@@ -184,7 +184,7 @@ class Namespaces:
         return shared
 
     def _step_on(self, written: int) -> None:
-        """Into a new namespace of mounts, where this is what can be written to."""
+        """Step into a new namespace of mounts, where this is what can be written to."""
         self._levels.enter_new_namespace()
         syscalls.attach(written, root.IMAGE)
         syscalls.unmount(root.SCRATCH)

@@ -64,7 +64,7 @@ class Janitor:
         self._given: set[str] = set()  # to a cleaner; one that fails is not asked again
 
     def serve(self, parent: str) -> None:
-        """Until the fork server has ended; then clear up after that."""
+        """Wait until the fork server has ended; then clear up after it."""
         self._send_cleaner(sweep, parent)
         while self._server_ended not in (ready := self._wait(None)):
             if self._woken in ready:
@@ -94,7 +94,7 @@ class Janitor:
         return {at for at, _ in poll.poll(timeout)}
 
     def _kill_orphans(self) -> None:
-        """Until none is left: the children of one that dies are the next to come."""
+        """Kill until none is left: the children of one that dies are the next to come."""
         known = {self._server, self._cleaner}
         while orphans := set(map(int, children_of(str(os.getpid())))) - known:
             for orphan in orphans:
@@ -120,7 +120,7 @@ class Janitor:
         return left - self._given
 
     def _send_cleaner(self, task: Callable[[Any], None], what: object) -> None:
-        """In a process of its own, which gives way to programs."""
+        """Clean in a process of its own, which gives way to programs."""
         self._cleaner = os.fork()
         if self._cleaner == 0:
             os.nice(_NICE)

@@ -30,7 +30,7 @@ class Level(NamedTuple):
 
 
 class Levels:
-    """Made in init's first namespace of mounts."""
+    """The levels of a session, made in init's first namespace of mounts."""
 
     def __init__(self) -> None:
         self._all: list[Level] = []  # the highest first
@@ -42,8 +42,9 @@ class Levels:
         return self._all[0]
 
     def to_copy(self) -> list[int]:
-        """To read them by, the highest first, in a process of its own. These are mounts that are
-        nowhere: a program may put a link in a folder's place meanwhile, and `..` ends there."""
+        """The levels to read them by, the highest first, in a process of its own. These are mounts
+        that are nowhere: a program may put a link in a folder's place meanwhile, and `..` ends
+        there."""
         with _back_from(self._first):
             return [syscalls.shared(level.path) for level in self._all]
 

@@ -73,7 +73,7 @@ class Evidence(NamedTuple):
         return self._times(1 / _SHARE)
 
     def take_back(self) -> None:
-        """For another program in the same group, after one that gave way."""
+        """Take the group back for another program, after one that gave way."""
         self._times(_SHARE)
 
     def _times(self, factor: float) -> bool:
@@ -81,7 +81,7 @@ class Evidence(NamedTuple):
         return bool(usual) and os.write(self.weight, b"%d" % (int(usual) * factor)) > 0
 
     def forget_peak(self) -> bool:
-        """For another program in the same group; False where the kernel cannot."""
+        """Forget the peak, for another program in the same group; False if the kernel cannot."""
         try:
             return os.pwrite(self.peak, b"0", 0) > 0
         except OSError:
@@ -121,7 +121,8 @@ def _count(at: int, name: bytes) -> int | None:
 
 
 def kills_on_machine() -> int:
-    """Since it started, by any shortage of memory; the kernel does not say whose."""
+    """The kills on this machine since it started, by any shortage of memory; the kernel does not
+    say whose."""
     with open("/proc/vmstat", "rb") as file:
         return next((int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), 0)
 
@@ -146,7 +147,8 @@ class Weighing:
         self._under_way.release()
 
     def share(self) -> int | None:
-        """In bytes; None if it is still unknown. One that hinders us long is counted in full."""
+        """The share of memory in bytes; None if it is still unknown. One that hinders us long is
+        counted in full."""
         if self._under_way.acquire(timeout=_SOON):
             self._under_way.release()
             return self._share
@@ -245,8 +247,9 @@ class Meter:
         return "memory_limit" if used > self._limits["memory"] else None
 
     def check_machine(self) -> None:
-        """For one that was killed, and not by us. Raises `KilledFromOutside` if there was a
-        shortage of memory: without a cgroup, nothing says whose it was."""
+        """Check the machine for a program that was killed, and not by us. Raises
+        `KilledFromOutside` if there was a shortage of memory: without a cgroup, nothing says whose
+        it was."""
         if kills_on_machine() > self._killed:
             raise KilledFromOutside
 
@@ -291,7 +294,7 @@ def wants_to_run(pids: Iterator[str]) -> bool:
 
 
 def threads_of(pid: str) -> list[str]:
-    """Where in /proc each is found; none if the process has ended."""
+    """The places in /proc of a process's threads; none if it has ended."""
     try:
         return [f"{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
     except OSError:

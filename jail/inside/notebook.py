@@ -770,7 +770,7 @@ def serve_programs(door: Any) -> None:
 
 
 def _give(streams: list[int]) -> None:
-    """These become stdin, stdout and stderr, whatever a program made of its own."""
+    """Give the program these as stdin, stdout and stderr, whatever it made of its own."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)

@@ -40,10 +40,10 @@ class Place(Protocol):
     server: int  # the fork server's pidfd
 
     def admit(self, process: int, line: Socket) -> None:
-        """In the fork server: do for this clone what it cannot do itself."""
+        """Do for this clone, in the fork server, what it cannot do itself."""
 
     def enter(self, line: Socket) -> None:
-        """In the clone, as it begins: become an execution's init."""
+        """Become an execution's init, in the clone, as it begins."""
 
     def build(self) -> None:
         """Make what the program is confined to, its process being there already.
@@ -55,10 +55,10 @@ class Place(Protocol):
         """Once the request is there: give the program's folders their size."""
 
     def target(self, name: str) -> str:
-        """Where a file of the request goes; raises `Refused`."""
+        """The path at which a file of the request goes; raises `Refused`."""
 
     def source(self, name: str) -> str:
-        """Where a file that is asked back lies, once the program is dead; raises `Refused`."""
+        """The path of a file that is asked back, once the program is dead; raises `Refused`."""
 
     def process_limit(self, granted: int) -> int:
         """The number of processes at which the kernel refuses more to the program's user."""
@@ -67,23 +67,23 @@ class Place(Protocol):
         """Make a compiler's output executable, if its own `chmod` is refused."""
 
     def confine(self) -> None:
-        """In the program's process, the last thing before its code."""
+        """Confine the program's process, the last thing before its code."""
 
     def become(self, user: str, workdir: str) -> None:
-        """In a command's process, once it is confined; `home` and `environment` are that user's
-        then. Raises `Refused` for a user that is not there."""
+        """Become the command's user once the process is confined; `home` and `environment` are that
+        user's then. Raises `Refused` for a user that is not there."""
 
     def changed(self) -> list[int]:
-        """In a command's process before it is confined: the folders of all that was written, the
-        first over the others."""
+        """Open, in a command's process before it is confined, the folders of all that was written,
+        the first over the others."""
 
     def start_from(self, image: dict[str, Any] | None, given: list[int]) -> None:
-        """In init, before any command: its root is the image's, if one is named, and under all
-        that it will write lies what another session has shared. Raises `Refused`."""
+        """Begin, in init, before any command: its root is the image's, if one is named, and under
+        all that it will write lies what another session has shared. Raises `Refused`."""
 
     def freeze(self) -> list[int]:
-        """In init, while nothing runs: what was written so far, to be shared. It never changes
-        again. Raises `Refused` where it can only be copied."""
+        """Freeze, in init, while nothing runs: what was written so far is to be shared. It never
+        changes again. Raises `Refused` where it can only be copied."""
 
     def give_way(self, pids: Iterator[str]) -> None:
         """Make these processes nice to others, as far as the kernel heeds it."""
@@ -104,4 +104,5 @@ class Place(Protocol):
         """Init ends, and removes what it made; False if more is left than a moment suffices for."""
 
     def bury(self) -> None:
-        """In the fork server: an init was killed, or has left something. This waits for nobody."""
+        """Bury, in the fork server, an init that was killed, or has left something. This waits for
+        nobody."""

@@ -1,4 +1,4 @@
-"""From a fork of the jail's init to the program itself: confine, then become it.
+"""A fork of the jail's init becomes the program: it confines itself first.
 
 The order matters. What needs a right comes first, then every right is given up,
 then the filter, and only then is the program's code looked at. All that is the same for
@@ -130,12 +130,13 @@ def settle() -> None:
 
 
 def _comes_after_its_own(name: str) -> bool:
-    """Where an import looks for it: what is built in comes before a program's folder."""
+    """Whether an import looks for it behind a program's folder: what is built in comes before."""
     return name not in sys.builtin_module_names and FrozenImporter.find_spec(name) is None
 
 
 def make_way(home: str) -> None:
-    """For a program's own files: by the name of what is preloaded, `import` finds those."""
+    """Make way for a program's own files: by the name of what is preloaded, `import` finds
+    those."""
     if not (entries := os.listdir(home)):
         return
     for name in _PRELOADED.intersection(entry.partition(".")[0] for entry in entries):

@@ -190,7 +190,8 @@ class _Machine:
     """Shows what is the machine's, read-only, and notes how."""
 
     def __init__(self, named: list[str]) -> None:
-        """Before the host's tree has another place: until then its links lead where they should."""
+        """Open the links before the host's tree has another place: until then they lead where they
+        should."""
         self._real = {path: os.path.realpath(path) for path in named}
         self.shares = [Share("/etc", ETC)]
         self.bare: dict[str, str] = {}

@@ -186,7 +186,7 @@ def _begin(running: Running, job: Job, number: int, stdin: bytes, marks: Sequenc
 def _watch(
     running: Running, job: Job, meter: Meter, step: dict[str, Any], clock: Clock, output: int
 ) -> None:
-    """Until the program has ended or passed a limit; then nothing of it is left alive."""
+    """Watch until the program has ended or passed a limit; then nothing of it is left alive."""
     ended = os.pidfd_open(running.pid)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
@@ -243,7 +243,7 @@ def _anyone_left() -> bool:
 
 
 def _kill_all(running: Running, place: Place) -> None:
-    """Until nobody is left, however long a busy machine takes over it.
+    """Kill until nobody is left, however long a busy machine takes over it.
 
     For one that is stuck in the kernel the client's patience ends first, and with it this init.
     """

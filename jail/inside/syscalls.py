@@ -127,7 +127,7 @@ def make_files_as(number: int) -> None:
 
 
 def overlay(lower: Sequence[str], upper: str, work: str) -> int:
-    """These folders over each other, the highest first; `upper` takes all changes. A mount that
+    """Lay these folders over each other, the highest first; `upper` takes all changes. A mount that
     is nowhere so far."""
     context = syscall("fsopen overlay", _FSOPEN, b"overlay", _CLOEXEC)
     try:
@@ -173,5 +173,5 @@ class Filter:
         self._described = struct.pack("HxxxxxxP", len(program) // 8, place)
 
     def install(self) -> None:
-        """For this process and all it starts; needs no-new-privs first."""
+        """Install the filter for this process and all it starts; needs no-new-privs first."""
         syscall("seccomp", _CALLS["seccomp"], 1, 0, self._described)

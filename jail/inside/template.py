@@ -71,7 +71,7 @@ def _serve(line: wire.Socket, place: Namespaces, header: dict[str, Any]) -> prog
 
 
 def _compiled(script: str) -> CodeType | None:
-    """For the cases to come, once one has shown that it can be done within its limits.
+    """Compile for the cases to come, once one has shown that it can be done within its limits.
 
     One that is warned of something as it is compiled is compiled for each case, and warned.
     """
@@ -83,7 +83,7 @@ def _compiled(script: str) -> CodeType | None:
 
 
 def _wait_for(case: int) -> tuple[int, float, int]:
-    """Until it has ended; then nothing that it started is left."""
+    """Wait until it has ended; then nothing that it started is left."""
     _, status, used = os.wait4(case, 0)
     seconds, memory = used.ru_utime + used.ru_stime, used.ru_maxrss
     with contextlib.suppress(ChildProcessError):

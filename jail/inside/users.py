@@ -42,7 +42,7 @@ def is_root() -> bool:
 
 
 def unshare(users: Users, flags: int) -> None:
-    """Into the outer namespace, as its 0. A process that stays outside writes its maps."""
+    """Enter the outer namespace, as its 0. A process that stays outside writes its maps."""
     target, uid, gid = os.getpid(), os.geteuid(), os.getegid()
     asked, ask = os.pipe()
     if (helper := os.fork()) == 0:
@@ -80,7 +80,7 @@ def _write_outer_maps(users: Users, target: int, uid: int, gid: int) -> None:
 
 
 def admit(process: int) -> None:
-    """In the fork server: the maps of a new session, which it cannot write itself."""
+    """Write, in the fork server, the maps of a new session, which it cannot write itself."""
     for name in ("uid_map", "gid_map"):
         _write(f"/proc/{process}/{name}", f"0 1 {COUNT}\n")
 

@@ -122,7 +122,7 @@ def facts(
 
 
 def complaint(running: Running) -> str:
-    """Why a process that has ended was never the program; empty where it was."""
+    """The reason why a process that has ended was never the program; empty if it was."""
     said = os.read(running.complaint, _COMPLAINT_SIZE)
     return said[1:].decode(errors="replace") if said.startswith(b"!") else ""
 

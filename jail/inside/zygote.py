@@ -205,7 +205,8 @@ class Server:
             wire.write(fds[1], wire.pack({"status": "infrastructure", "error": str(problem)}))
 
     def _send(self, order: dict[str, Any], fds: list[int]) -> bool:
-        """To a spare or a new jail, which from now on is this run's; False if it has died."""
+        """Send a run to a spare or a new jail, which is its own from now on; False if that has
+        died."""
         # The oldest: the newest may still be building its jail.
         pidfd = self._spares.pop(0) if self._spares else self._clone()
         held = self._jails[pidfd]

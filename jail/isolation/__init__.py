@@ -1,1 +1,1 @@
-"""Which level of isolation this machine can give, shown by running the abuse probes."""
+"""A self-test shows which level of isolation this machine can give, by running the abuse probes."""

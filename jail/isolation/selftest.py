@@ -80,7 +80,7 @@ def goals() -> Iterator[dict[str, Any]]:
 
 
 def _home() -> str:
-    """Where a socket's path is not longer than the kernel allows."""
+    """A folder in which a socket's path is not longer than the kernel allows."""
     usual = tempfile.gettempdir()
     return usual if len(os.fsencode(usual)) <= _LONGEST_HOME else "/tmp"  # noqa: S108
 
@@ -123,7 +123,7 @@ def _is_below(path: str, folders: Collection[str]) -> bool:
 
 
 def _problem(outcome: Outcome) -> str:
-    """Why it did not end as it should; empty where it did."""
+    """The reason why it did not end as it should; empty if it did."""
     if outcome.status == "finished" and not outcome.return_code:
         return ""
     said = outcome.error or outcome.stderr.decode(errors="replace").strip()

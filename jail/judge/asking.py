@@ -1,4 +1,5 @@
-"""From a program, its cases and what is wanted to a request; large suites apart from it."""
+"""A request is made here of a program, its cases and what is wanted; large suites stay apart from
+it."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,7 @@ def cases_of(given: CaseSource) -> Cases:
 
 
 def queued_request(code: str, cases: Cases, options: JudgeOptions) -> JudgeRequest:
-    """For a queue: few cases go along, more as a suite (`cases.packed`)."""
+    """The request for a queue: few cases go along, more as a suite (`cases.packed`)."""
     if sum(case.size for case in cases.cases) <= INLINE:
         return _read(code, cases, options, {"cases": list(cases.cases)})
     return _read(code, cases, options, {"suite": cases.packed.ref})
@@ -75,7 +76,7 @@ def queued_request(code: str, cases: Cases, options: JudgeOptions) -> JudgeReque
 def request_here(
     code: str, cases: Cases, options: JudgeOptions
 ) -> tuple[JudgeRequest, InlineSuite]:
-    """For a sandbox of this process."""
+    """The request for a sandbox of this process."""
     ref = SuiteRef(sha256=_HERE, count=len(cases.cases))
     return _read(code, cases, options, {"suite": ref}), InlineSuite.of(cases.cases)
 

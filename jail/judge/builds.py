@@ -135,7 +135,8 @@ class Builds:
         return Build(language, script, made, outcome.compile)
 
     def open(self) -> str:
-        """Before the sandbox starts: which folder it is to show to compilers; empty if none."""
+        """Name the folder that the sandbox is to show to compilers, before it starts; empty if
+        none."""
         if self._most < ROOM or "cpp" not in self._jails.languages:
             return ""
         self.header = self.header or Header(tempfile.gettempdir())

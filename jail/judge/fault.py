@@ -1,4 +1,4 @@
-"""Whose fault it is that a case has not passed: the program's, the data's, or the system's.
+"""A case that has not passed is the program's fault, the data's, or the system's.
 
 This is the one place that decides it, by a verdict's letter and reason. What a program can bring
 about by itself is its own fault, and has a verdict. A case without a verdict is the data's fault if

@@ -93,7 +93,8 @@ class Found:
                 self.end, self._hopeless = end, False
 
     def _count_timeouts(self) -> None:
-        """In turn: a case that is not known yet may pass, and then its program is not hopeless."""
+        """Count timeouts in turn: a case that is not known yet may pass, and then its program is
+        not hopeless."""
         most = self._request.stop_timeouts
         while most and self._late < most and (known := self._said.get(self._in_turn)):
             letter = known[0].letter

@@ -29,7 +29,8 @@ _LIMITS = replace(
 
 
 class Header:
-    """In a folder of its own, which goes with the process. It is made beside the first programs."""
+    """A precompiled header in a folder of its own, which goes with the process. It is made beside
+    the first programs."""
 
     def __init__(self, parent: str) -> None:
         janitor.sweep(parent)
@@ -40,7 +41,7 @@ class Header:
         self.size = 0
 
     def options(self, language: languages.Language, code: bytes, jails: Jails) -> list[str]:
-        """For a compiler of this code; none until it is made."""
+        """The options for a compiler of this code; none until it is made."""
         if language is not languages.LANGUAGES["cpp"] or _NAME.encode() not in code:
             return []
         self._asked += 1

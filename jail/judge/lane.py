@@ -1,4 +1,4 @@
-"""Where a built program runs on one case after another, never two at once.
+"""A lane runs a built program on one case after another, never two at once.
 
 At the level `ns` a jail stays from case to case, as long as none drives it over a limit: each case
 is a fork of a process that none can reach (`inside/template.py`). At the weaker levels, which have

@@ -106,7 +106,7 @@ class JudgeCase(_Strict):
 
     @property
     def size(self) -> int:
-        """In bytes of UTF-8."""
+        """The size in bytes of UTF-8."""
         answers = [self.expected] if isinstance(self.expected, str) else self.expected or []
         return sum(len(text.encode()) for text in (self.input, self.check, *answers))
 
@@ -216,7 +216,7 @@ class JudgeRequest(Message):
 
     @property
     def failures_until_stop(self) -> int | None:
-        """After how many failed cases the others are skipped; None: never."""
+        """The number of failed cases after which the others are skipped; None: never."""
         return {"none": None, "first": 1}[self.stop] if isinstance(self.stop, str) else self.stop
 
     def limits(self, index: int) -> CaseLimits:
@@ -297,7 +297,7 @@ class Kept(BaseModel):
 
     @property
     def size(self) -> int:
-        """In bytes of UTF-8."""
+        """The size in bytes of UTF-8."""
         texts = (self.stdout, self.stdout_tail, self.stderr, self.stderr_tail)
         return sum(len(text.encode()) for text in texts)
 
@@ -382,12 +382,12 @@ class JudgeResult(Message):
         return "" if at < 0 else self.reasons.get(at) or self.error_reason or "unknown"
 
     def fault(self, index: int) -> Fault:
-        """Whose fault it is that the case has not passed."""
+        """The side whose fault it is that the case has not passed."""
         return fault_of(self.verdicts[index], self.reasons.get(index, self.error_reason))
 
     @property
     def fault_of_mask(self) -> Fault:
-        """Whose fault the first masked case is; empty if none is masked."""
+        """The side whose fault the first masked case is; empty if none is masked."""
         at = self.verdicts.find("M")
         return "" if at < 0 else self.fault(at)
 

@@ -74,7 +74,7 @@ def _kept(text: str | list[str] | None, blobs: dict[str, bytes]) -> Any:
 
 
 def _put(raw: bytes, blobs: dict[str, bytes]) -> list[str]:
-    """In pieces, if it is large."""
+    """Put content, in pieces if it is large."""
     pieces = [raw[at : at + BLOB] for at in range(0, len(raw), BLOB)]
     digests = [digest_of(piece) for piece in pieces]
     blobs.update(zip(digests, pieces, strict=True))

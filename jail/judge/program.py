@@ -205,7 +205,8 @@ def answer_in(stdout: str, mark: str) -> bytes | None:
 
 
 def _with_prelude(code: str, prelude: str) -> str:
-    """At the top, but behind a `from __future__`, before which no statement may stand."""
+    """Put the prelude at the top, but behind a `from __future__`, before which no statement may
+    stand."""
     lines = StringIO(code).readlines()
     lines.insert(_end_of_futures(code), prelude)
     return "".join(lines)

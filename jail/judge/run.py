@@ -33,7 +33,7 @@ class Judging:
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Around the jails' own life: they show programs what the builds need."""
+        """Open the builds around the jails' own life: they show programs what the builds need."""
         self._jails.show_headers(self.builds.open())
         try:
             yield

@@ -313,7 +313,7 @@ class Trial:
 
 
 def _evidence(said: Said, step: Step, errand: Errand) -> str:
-    """For people: what a verdict of time or of a limit stands on."""
+    """The evidence for people: what a verdict of time or of a limit stands on."""
     if said.letter == "T":
         return (
             f"{step.cpu:.2f} s of a processor (limit {errand.cpu:g}), {step.duration:.2f} s by the "
@@ -331,7 +331,7 @@ def _evidence(said: Said, step: Step, errand: Errand) -> str:
 
 
 def _longest(case: Case) -> int:
-    """In bytes, of what is expected."""
+    """The most that is expected, in bytes."""
     return max(map(len, case.expected or ()), default=0)
 
 

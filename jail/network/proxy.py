@@ -31,7 +31,7 @@ Resolve = Callable[[str, int], Awaitable[list[Address]]]
 
 @dataclass(frozen=True)
 class Patience:
-    """In seconds."""
+    """The times of a proxy, in seconds."""
 
     head: float = 10.0
     dial: float = 15.0
@@ -193,7 +193,8 @@ class Proxy:
 
 
 class _Passing:
-    """Both ways at once. A side that has said all closes its half; the other may go on."""
+    """A passing of bytes both ways at once. A side that has said all closes its half; the other may
+    go on."""
 
     def __init__(self, client: Streams, server: Streams, idle: float) -> None:
         self._client, self._server, self._idle = client, server, idle

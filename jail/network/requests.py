@@ -159,7 +159,7 @@ def _target(authority: str, port: int) -> Target:
 
 
 async def body(reader: StreamReader, length: int) -> AsyncGenerator[bytes, None]:
-    """All of it and nothing behind it, as its target is sent it. Raises `Refused` where it is not
+    """The body and nothing behind it, as its target is sent it. Raises `Refused` where it is not
     what its head says."""
     try:
         while length > 0:
@@ -175,7 +175,7 @@ async def body(reader: StreamReader, length: int) -> AsyncGenerator[bytes, None]
 
 
 async def _chunks(reader: StreamReader) -> AsyncGenerator[bytes, None]:
-    """Each written again in one form; what trails the last one is not passed on."""
+    """The chunks, each written again in one form; what trails the last one is not passed on."""
     while True:
         if not (start := _CHUNK.fullmatch(await reader.readuntil(b"\r\n"))):
             raise Refused(400, "a chunk does not begin with its size")

@@ -258,7 +258,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 def _refusals(refusal: ValidationError) -> list[dict[str, Any]]:
-    """In the shape that FastAPI gives upstream's."""
+    """Answer refusals in the shape that FastAPI gives upstream's."""
     return [
         {"type": error["type"], "loc": ["body", *error["loc"]], "msg": error["msg"]}
         for error in refusal.errors(include_url=False, include_input=False, include_context=False)

@@ -76,7 +76,8 @@ class NoRoom(Exception):
 
 
 class Line:
-    """At most `places` at once, `longest` waiting, nobody longer than `patience` seconds."""
+    """A line for programs: at most `places` at once, `longest` waiting, nobody longer than
+    `patience` seconds."""
 
     def __init__(self, places: int, longest: int, patience: float) -> None:
         self._places = asyncio.Semaphore(places)

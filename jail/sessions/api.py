@@ -202,16 +202,16 @@ class Process(Protocol):
         processes, until all of them have closed the streams."""
 
     async def wait(self) -> Exit:
-        """Until its own process has ended; its output is dropped."""
+        """Wait until its own process has ended; its output is dropped."""
 
     async def write(self, data: bytes) -> None:
-        """To its input or terminal. What it no longer reads is dropped."""
+        """Write to its input or terminal. What it no longer reads is dropped."""
 
     async def close_stdin(self) -> None:
         """The command's input is at its end."""
 
     async def signal(self, number: int) -> None:
-        """To its process group. Raises `SessionRefused` for a number that is no signal."""
+        """Signal its process group. Raises `SessionRefused` for a number that is no signal."""
 
     async def resize(self, terminal: Terminal) -> None:
         """Sets the size of its terminal. Raises `SessionRefused` for a size that none can have."""
@@ -261,13 +261,13 @@ class Session(Protocol):
         """The commands that run now."""
 
     async def write_stdin(self, which: int | str, data: bytes) -> None:
-        """To the input or terminal of a command that another caller may have started."""
+        """Write to the input or terminal of a command that another caller may have started."""
 
     async def close_stdin(self, which: int | str) -> None:
         """Ends the input of a command, as `write_stdin` writes to it."""
 
     async def signal(self, which: int | str, number: int) -> None:
-        """To the process group of a command. Raises `ProcessGone`, and `SessionRefused` for a
+        """Signal the process group of a command. Raises `ProcessGone`, and `SessionRefused` for a
         number that is no signal."""
 
     async def resize(self, which: int | str, terminal: Terminal) -> None:

@@ -47,7 +47,7 @@ def valid(name: str) -> bool:
 
 
 class Door:
-    """Where the hub with these settings is reached, and how it is started."""
+    """A door says where the hub with these settings is reached, and starts it."""
 
     def __init__(
         self, sandbox: SandboxSettings, sessions: SessionSettings, images: ImageSettings
@@ -74,7 +74,8 @@ class Door:
                 self._launch(listening.fileno())
 
     def require_folder(self) -> None:
-        """Only our user may enter: who can reach the socket may run commands."""
+        """Require a folder that only our user may enter: who can reach the socket may run
+        commands."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = self.folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
@@ -149,7 +150,8 @@ def give_up(folder: Path, hub: str) -> None:
 
 @contextmanager
 def locked(folder: Path, hub: str, wait: bool = True) -> Iterator[bool]:
-    """Only one process at a time starts a hub, or removes what it left; whether it is this one."""
+    """Lock, so that one process at a time starts a hub, or removes what it left; return whether it
+    is this one."""
     with open(folder / f"{hub}.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -51,7 +51,7 @@ class LocalProcess:
         raise await self._cut()
 
     async def feed(self, content: bytes | AsyncIterable[bytes]) -> None:
-        """All of its input."""
+        """Write all of its input."""
         if isinstance(content, bytes):
             await self.write(content)
         else:

@@ -46,7 +46,7 @@ def _changed(client: redis.Redis, change: str, id: str) -> str:
 
 
 def _requeue(client: redis.Redis, job: Job) -> str:
-    """Only a failed one, as in RQ."""
+    """Requeue a failed job only, as RQ does."""
     return _retry(client, job) if _status(job) == "failed" else "it has not failed"
 
 

@@ -137,7 +137,8 @@ async def _attended(url: str, settings: GroundSettings, queue: str) -> bool:
 
 @contextlib.contextmanager
 def _saying_why_it_waits(url: str, settings: GroundSettings, queue: str) -> Iterator[None]:
-    """On stderr, once, as `penstock top` says it; nothing while the program just takes its time."""
+    """Say on stderr, once, why it waits, as `penstock top` does; nothing while the program just
+    takes its time."""
     over = threading.Event()
 
     def watch() -> None:

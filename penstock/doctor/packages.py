@@ -154,7 +154,7 @@ def _is_installed(module: ModuleType) -> bool:
 
 
 def _places(folder: Path, name: str) -> tuple[Path, Path]:
-    """Where a module of that name would lie."""
+    """The paths at which a module of that name would lie."""
     return folder / name, folder / f"{name}.py"
 
 

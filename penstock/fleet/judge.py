@@ -228,7 +228,8 @@ _SERVER = {
 
 
 def trouble_of(info: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Why a server takes no writes, or may lose what it has, by what it says of itself."""
+    """The reason why a server takes no writes, or may lose what it has, by what it says of
+    itself."""
     found = []
     used = int(info.get("used_memory", 0)) - int(info.get("mem_not_counted_for_evict", 0))
     most, policy = int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))

@@ -72,7 +72,8 @@ async def line_of(
 
 
 def why_they_wait(gate: GateStatus, workers: Sequence[Worker]) -> str:
-    """Why the first in a gate's line waits, and what lets it in; empty if nobody waits."""
+    """The reason why the first in a gate's line waits, and what lets it in; empty if nobody
+    waits."""
     if not gate.waiting:
         return ""
     held = holding(gate, dead_permits(gate, workers))

@@ -158,8 +158,8 @@ def _text(value: bytes | None) -> str:
 
 
 def _timeline(fields: dict[str, str], result: Any, now: float) -> list[Part]:
-    """Where its time went, in order. What a result does not account for is `start`: starting the
-    sandbox, and recording the end."""
+    """The parts of a job's time, in order. What a result does not account for is `start`: starting
+    the sandbox, and recording the end."""
     queued, began = _moment(fields.get("enqueued_at")), _moment(fields.get("started_at"))
     ended = _moment(fields.get("ended_at"))
     if queued is None:

@@ -105,7 +105,7 @@ class FleetReader:
         return found
 
     async def _place(self, job: dict[str, Any]) -> str:
-        """Where a job stands in its queue, or in its share, which takes turns with others."""
+        """The place of a job in its queue, or in its share, which takes turns with others."""
         share = f"~{job['share']}" if job["share"] else ""
         key = f"rq:queue:{job['origin']}{share}"
         at = await self.client.lpos(key, job["id"], maxlen=_FAR)

@@ -32,7 +32,7 @@ class Registries:
         return {run: await asyncio.to_thread(self._look, run, most) for run in wanted}
 
     async def listed(self, runs: Iterable[str]) -> list[Sandbox]:
-        """Up to 2,000 sandboxes of each of these runs, those that fail to end first."""
+        """Read up to 2,000 sandboxes of each of these runs, those that fail to end first."""
         found = {run: await asyncio.to_thread(self._look, run, MOST_LOOKED_AT) for run in runs}
         return _first(box for run, seen in found.items() for box in _of_run(run, seen))
 

@@ -1,4 +1,5 @@
-"""Why a queue grows: nobody works on it, a gate holds it back, or there is simply much to do."""
+"""A verdict says why a queue grows: nobody works on it, a gate holds it back, or there is much to
+do."""
 
 import re
 import shlex

@@ -210,7 +210,7 @@ def _names(queues: bytes | None) -> tuple[str, ...]:
 
 
 async def _heartbeats(client: Any, queues: Sequence[str]) -> dict[str, float]:
-    """Until when each of our workers is known to live."""
+    """The moment until which each of our workers is known to live."""
     pipe = client.pipeline(transaction=False)
     for name in queues:
         pipe.zrange(tagged("work", name, "workers"), 0, -1, withscores=True)

@@ -275,7 +275,7 @@ def _change(url: str, gate: Gate, **terms: Any) -> int:
 
 
 def _changed(url: str, gate: Gate, **terms: Any) -> str:
-    """Why it was refused. Terms that are None stay as they are."""
+    """Change a gate; return why it was refused. Terms that are None stay as they are."""
     given = {term: value for term, value in terms.items() if value is not None}
     return change_at_terminal(
         url, "limits", lambda changes: changes.gate(gate.name, **given)

@@ -86,7 +86,7 @@ async def job(view: Looked, id: str) -> Response:
 
 @shows.get("/why/{id:path}")
 async def why(view: Looked, id: str) -> Response:
-    """Why whatever has this id has its reward, or waits: as `penstock why` says it."""
+    """Explain why whatever has this id has its reward, or waits: as `penstock why` says it."""
     try:
         found = await explain(view.reader, id)
     except NothingFound as nothing:

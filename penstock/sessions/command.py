@@ -125,7 +125,7 @@ def shell(name: str, words: tuple[str, ...]) -> int:
 
 
 def _elsewhere(name: str, settings: GroundSettings) -> str:
-    """On which other machine it is, as Redis has it."""
+    """The other machine that has it, by Redis."""
     if settings.redis_url is None:
         return ""
     with contextlib.suppress(PenstockError, OSError):

@@ -59,7 +59,7 @@ def cell(said: str, column: Column, width: int, style: str) -> Said:
 
 
 def cut(said: str, width: int, kind: str) -> str:
-    """At most so many cells of it: a name is cut in its middle, a text at its end."""
+    """Cut it to at most so many cells: a name is cut in its middle, a text at its end."""
     if cells_of(said) <= width:
         return said
     tail = (width - 1) // 2 if kind == "name" else 0

@@ -49,7 +49,7 @@ class Seen:
 
 
 async def queue(place: Place, seen: Seen) -> Screen:
-    """Why it does not move, how its programs ended, what runs and what waits."""
+    """Show why a queue does not move, how its programs ended, what runs and what waits."""
     one = next((one for one in seen.fleet.queues if one.name == place.name), None)
     if one is None:
         return _absent(place, "Nothing has used this queue yet.")
@@ -156,7 +156,7 @@ def _why(one: Explained) -> Iterable[Block]:
 
 
 def _times(parts: list[dict[str, Any]]) -> str:
-    """Where its time went, in order."""
+    """The parts of a job's time, in order."""
     return ", ".join(
         f"{figure(Age(one['seconds']))} {_PARTS.get(one['what'], one['what'])}"
         for one in parts
@@ -172,7 +172,7 @@ _PARTS = {
 
 
 def _runs(found: dict[str, Any]) -> list[Block]:
-    """If there was more than one."""
+    """The executions of a job, if there was more than one."""
     runs = found["executions"]
     listed = tuple(
         Row((one["worker"], "finished" if one["ok"] else "failed",

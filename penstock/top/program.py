@@ -93,7 +93,7 @@ class Prompt:
 
 @dataclass
 class Laid:
-    """Where each row that can be opened or changed stands, from the top of the screen's body."""
+    """The places of each row that can be opened or changed, from the top of the screen's body."""
 
     lines: int = 0
     rows: list[tuple[Row, DataTable[Said], int]] = field(default_factory=list)
@@ -324,7 +324,7 @@ class Program(App[None]):
             look.chosen = laid.rows[seen[0]][0].key
 
     def _next_table(self, *, back: bool) -> None:
-        """To the first row of the next table, round and round."""
+        """Go to the first row of the next table, round and round."""
         laid = self._laid
         if not laid.rows:
             return

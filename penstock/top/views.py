@@ -175,7 +175,7 @@ async def _found(place: Place, seen: Seen, order: Order) -> Screen:
 
 
 def place_of(kind: str, named: str, where: str) -> Place:
-    """Where something that was found is shown."""
+    """The place that shows what was found."""
     return Place("groups", where=named) if kind == "task" else Place(kind, named, where)
 
 

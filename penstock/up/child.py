@@ -16,7 +16,7 @@ PATIENCE = 20.0
 
 
 def end_with_the_parent() -> None:
-    """At the end of stdin: in order, and if that takes too long, at once."""
+    """End when stdin does: in order, and if that takes too long, at once."""
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(PATIENCE)

@@ -1,4 +1,4 @@
-"""Which services `penstock up` runs, and where they find each other."""
+"""The fleet of `penstock up`: which services it runs, and where they find each other."""
 
 import asyncio
 import contextlib
@@ -142,7 +142,7 @@ class Services:
         return self._service("buffer", arguments, self._with_redis() | token, url=url)
 
     def _gateway(self) -> Service:
-        """If engines are named. It is up when they are."""
+        """The gateway, if engines are named. It is up when they are."""
         settings = GatewaySettings.load()
         port = settings.gateway_port or _free_port()
         url = _url(settings.gateway_host, port)

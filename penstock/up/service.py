@@ -88,7 +88,7 @@ class Service:
             await self._stop(self._process)
 
     def kill(self) -> None:
-        """At once."""
+        """Kill it at once."""
         self._ending = True
         if self._process is not None and self._process.returncode is None:
             self._process.kill()

@@ -1,4 +1,5 @@
-"""Why an item of the buffer has its reward: its writer's notes, its group, turns and versions."""
+"""An item of the buffer has its reward for these reasons: its writer's notes, its group, turns and
+versions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -139,7 +140,7 @@ def _made(item: Mapping[str, Any]) -> Iterator[Fact]:
 
 
 def _mask_of(item: Mapping[str, Any]) -> str:
-    """Why it is masked, in its writer's words; empty if it is not."""
+    """The reason of its mask, in its writer's words; empty if it has none."""
     for place in _notes(item):
         for flag, reason in _MASKS:
             if place.get(flag):

@@ -1,4 +1,4 @@
-"""Why a job has the reward that it has: its verdict, what that stands on, and the way it went."""
+"""A job has its reward for these reasons: its verdict, what that stands on, and the way it went."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -62,7 +62,7 @@ async def _in_task(
 async def _looked(
     reader: FleetReader, buffers: Sequence[RolloutBuffer], id: str
 ) -> tuple[list[str], str]:
-    """Where it was looked for, and what a person may have meant."""
+    """The places where it was looked for, and what a person may have meant."""
     tasks = ", ".join(buffer.task for buffer in buffers) or "none"
     looked = [
         "a job on any queue", "a session sandbox of any run",

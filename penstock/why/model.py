@@ -22,7 +22,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Explained:
-    """Why something has the reward that it has, or has none, or waits.
+    """An explanation says why something has the reward that it has, or has none, or waits.
 
     kind   job, item, group, session or sandbox
     where  what its address needs beside the name: a task, or the run of a sandbox

@@ -71,7 +71,7 @@ def _for_a_look(request: Request) -> Request:
 
 
 def _could_not(here: Result) -> str:
-    """Why it could not be judged on this machine; empty if it was."""
+    """The reason why it could not be judged on this machine; empty if it was."""
     if isinstance(here, JudgeResult) and here.masked_because == MISSING:
         return (
             "its cases are gone. Cases above 16 kB are kept in Redis apart from the job, for "

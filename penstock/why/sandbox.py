@@ -1,4 +1,5 @@
-"""Why a session sandbox is as it is: whose it is, what it waits for, and why it does not end."""
+"""A session sandbox is as it is for these reasons: whose it is, what it waits for, and why it does
+not end."""
 
 from penstock.fleet import FleetReader
 from penstock.fleet.model import Sandbox

@@ -1,4 +1,5 @@
-"""Why a session of the gateway is worth what it is: its turns, its rows, and how it ended."""
+"""A session of the gateway is worth what it is for these reasons: its turns, its rows, and how it
+ended."""
 
 import json
 from collections.abc import Iterator, Mapping

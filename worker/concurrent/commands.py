@@ -94,7 +94,8 @@ class WorkCommands:
         return self._either("drop", keys, (*self._breaker, *row), whole=True)
 
     def rejoin(self, id: str) -> Command:
-        """From RQ's list to its share's, in the transaction by which RQ enqueues it again."""
+        """Move a job from RQ's list to its share's, in the transaction by which RQ enqueues it
+        again."""
         return _REJOIN.command((self.jobs,), (id,), whole=True)
 
     def beat(self, now: str, rows: Iterable[tuple[Any, ...]]) -> Command:

@@ -98,7 +98,7 @@ class Finisher:
             self._gather(outcome, row)
 
     def _fail_instead(self, outcome: Outcome, refusal: BaseException) -> None:
-        """When the end itself cannot be recorded."""
+        """Fail the job if the end itself cannot be recorded."""
         claimed = outcome.claimed
         if outcome.error is None and not outcome.stopped:
             self.finish(Outcome.failed(claimed, refusal))

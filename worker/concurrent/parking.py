@@ -1,4 +1,4 @@
-"""Where an idle worker waits: for a job in its queue, or for a permit at its gate.
+"""An idle worker parks here: it waits for a job in its queue, or for a permit at its gate.
 
 It parks at a queue with a blocking command, on one connection per queue: so each new job wakes
 one worker, and Redis moves its id to that worker's hand. The claim is sent along with the
@@ -32,7 +32,7 @@ _GRACE = 5.0
 
 
 class Parking:
-    """At one queue."""
+    """The parking at one queue."""
 
     def __init__(
         self, target: RedisTarget, commands: WorkCommands, woken: Callable[[], object]
@@ -96,7 +96,7 @@ class Parking:
                 await asyncio.sleep(0.2)
 
     def _left(self, _: asyncio.Task[None]) -> None:
-        """Called when the task is done, even if it was cancelled before its first step."""
+        """Take in the end of the task, even if it was cancelled before its first step."""
         self._task = None
         self.wanted = 0
         self._woken()
@@ -129,7 +129,7 @@ class Parking:
 
 
 class ParkingLot:
-    """At all queues of one worker."""
+    """The parking at all queues of one worker."""
 
     def __init__(
         self,
@@ -148,7 +148,8 @@ class ParkingLot:
         return self._places[queue].taken
 
     def park(self, room: int, *, but: Collection[str] = ()) -> None:
-        """At every queue `but` some; `room` is the number of jobs that may be claimed there."""
+        """Park at every queue `but` some; `room` is the number of jobs that may be claimed
+        there."""
         for name, place in self._places.items():
             if not place.taken and name not in but:
                 place.park(wanted=min(1, room))

@@ -212,7 +212,8 @@ class ClaimedPermit:
             await self._write_hold()
 
     async def _write_hold(self) -> None:
-        """Before the program can begin: if this worker dies, the permit outlives it as well."""
+        """Write how long the permit stays, before the program can begin: if this worker dies, it
+        outlives it as well."""
         row = self._claimed.beat_row()
         try:
             (answer,) = await self._connection.ask(self._commands.beat(utcformat(now()), [row]))

@@ -188,7 +188,7 @@ class Ending:
         self.fence.require_recorded()
 
     def clean_up(self, job: Any, pipeline: Any) -> None:
-        """In RQ's transaction: end the execution in RQ's records and in Penstock's."""
+        """End the execution in RQ's records and in Penstock's, in RQ's transaction."""
         claimed = self.claimed
         self.execution.delete(job=job, pipeline=pipeline)
         pipeline.fence = self.fence
@@ -267,7 +267,8 @@ class Ending:
 
 
 def _set_status(job: Any, connection: Fenced, status: Any, pipeline: Any = None) -> None:
-    """In the transaction; for a scheduled retry RQ would write it earlier, unfenced."""
+    """Set the status in the transaction; for a scheduled retry RQ would write it earlier,
+    unfenced."""
     type(job).set_status(job, status, connection.latest if pipeline is None else pipeline)
 
 
@@ -291,7 +292,8 @@ def _run_callback(kind: str, job: Any, penalty: Any, *details: Any) -> None:
 
 
 def _leave_our_callbacks_out(job: Any) -> None:
-    """They notify the trainer, which our own script does inside the transaction."""
+    """Leave out our callbacks that notify the trainer, which our own script does inside the
+    transaction."""
     for kind in ("success", "failure", "stopped"):
         if (getattr(job, f"_{kind}_callback_name") or "").startswith(OUR_CALLBACKS):
             setattr(job, f"_{kind}_callback", None)  # the name stays: a stock worker may retry

@@ -37,7 +37,7 @@ _MOMENTS = (b"created_at", b"enqueued_at")
 def claimed_job(
     worker: BaseWorker, queue: str, row: list[Any], started: float, sent: float
 ) -> ClaimedJob:
-    """From a row of a claim or of the reaper, which was asked for at `sent` by our clock."""
+    """A job from a row of a claim or of the reaper, which was asked for at `sent` by our clock."""
     id, execution, fields, *permit = row
     fence, ticket = (int(permit[0]), as_text(permit[1])) if permit else (0, "")
     return ClaimedJob(

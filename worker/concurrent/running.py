@@ -125,7 +125,7 @@ class Outcome:
 
     @classmethod
     def interrupted(cls, claimed: ClaimedJob) -> "Outcome":
-        """In the words of RQ, which kills its work-horse."""
+        """The reason of an interrupt, in the words of RQ, which kills its work-horse."""
         error = RuntimeError("Work-horse terminated unexpectedly; it was told to (kill-horse)")
         return cls.failed(claimed, error)
 

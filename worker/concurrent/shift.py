@@ -150,7 +150,7 @@ class Shift:
         )  # fmt: skip
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
-        """From any thread, on the loop."""
+        """Call a function on the loop, from any thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *args)
 
@@ -174,7 +174,7 @@ class Shift:
         self.stop("its jobs are to go back")
 
     async def work(self, *, burst: bool, max_jobs: int | None, max_idle: float | None) -> None:
-        """Until stopped; in a burst, until the queues are empty."""
+        """Work until stopped; in a burst, until the queues are empty."""
         self._most = max_jobs if max_jobs is not None else math.inf
         while not self._stopping:
             if self.started >= self._most:
@@ -324,8 +324,8 @@ class Shift:
             return await self._performer.perform(claimed)
 
     def _end(self, claimed: ClaimedJob, task: asyncio.Task[Outcome]) -> None:
-        """Called when the task is done, even if it was cancelled before its first step. So every
-        job ends. What the task raised is its outcome."""
+        """Record a task's end, even if it was cancelled before its first step. So every job ends.
+        What the task raised is its outcome."""
         claimed.task = None  # else each refers to the other
         try:
             outcome = task.result()
@@ -364,7 +364,7 @@ class Shift:
     # Waiting, and the end
 
     async def _rest(self, look: Look, max_idle: float | None) -> bool:
-        """Until something changes; False if the worker has been idle for too long."""
+        """Rest until something changes; False if the worker has been idle for too long."""
         timeout = _HELD_FOR if look.suspended or look.paused else None
         if max_idle is not None and not self.jobs:
             idle_left = max_idle - (time.monotonic() - self.jobs.idle_since)

@@ -39,7 +39,7 @@ class Call:
                 _raise_in(self._thread, error)
 
     def run(self) -> None:
-        """In the thread."""
+        """Run the call, in the thread."""
         try:
             self._value = self._guarded()
         except BaseException as error:  # noqa: BLE001 - any error is the job's outcome

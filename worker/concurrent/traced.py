@@ -39,7 +39,7 @@ def _about(claimed: ClaimedJob, worker: str, attempt: int) -> dict[str, tracing.
 
 
 def _record_the_dead(claimed: ClaimedJob, parent: str) -> float:
-    """When the worker before this one died; 0 if the execution before ended otherwise."""
+    """Record the execution before, if its worker died; return when, or 0 if it ended otherwise."""
     execution, _, second = _text(claimed, _DIED).partition(" ")
     began, at = _moment(claimed, b"started_at"), _number(second)
     if not began or began > at:

@@ -324,6 +324,6 @@ class ConcurrentWorker(BaseWorker):
             self.log.warning("Worker %s: its shutdown could not be noted: %s", self.name, failure)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> None:
-        """From any thread, on the loop of the shift, if there is one."""
+        """Call a function on the loop of the shift, if there is one, from any thread."""
         if self._shift is not None:
             self._shift.call(function, *args)

@@ -204,7 +204,8 @@ async def what_it_says_beside_the_protocol_is_right(sandbox: Sandbox) -> None:
 
 
 async def a_session_keeps_its_state_to_itself(sandbox: Sandbox) -> None:
-    """If it `keeps_sessions`, programs of one `instance_id` share files; no other sees them."""
+    """Programs of one `instance_id` share files, if the sandbox `keeps_sessions`; no other sees
+    them."""
     if not getattr(sandbox, "keeps_sessions", False):
         return
     await _run(sandbox, "open('kept', 'w').write('x')", instance_id="one")
@@ -245,7 +246,7 @@ _WORKING = (
 
 
 async def a_dead_back_end_is_no_result(sandbox: Sandbox) -> None:
-    """If the sandbox fails, not the program, the sample is masked, and is no reward of 0."""
+    """A sandbox that fails masks the sample; it is no reward of 0."""
     try:
         result = await _run(sandbox, "print(1)")
     except SandboxFailure as failure:

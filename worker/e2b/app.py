@@ -148,7 +148,8 @@ class _Door:
 
 
 def _without_box(scope: Scope) -> Scope:
-    """Where the host's first label names a sandbox, what stands behind it is the server's name."""
+    """The request without a sandbox's name: if the host's first label names one, the rest is the
+    server's."""
     headers = [
         (name, _BOX_LABEL.sub(b"", value) if name == b"host" else value)
         for name, value in scope["headers"]

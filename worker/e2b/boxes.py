@@ -177,7 +177,7 @@ class Boxes:
             raise Problem("unavailable", f"it ended as it started: {trouble}") from None
 
     def starting(self) -> AbstractAsyncContextManager[None]:
-        """Around the start of a session that is no sandbox, a step's of a build."""
+        """Count the start of a session that is no sandbox, such as a step's of a build."""
         return self._registered.starting() if self._registered else contextlib.nullcontext()
 
     async def keep(self, box: Box, seconds: float) -> None:
@@ -271,7 +271,7 @@ def shell(command: str) -> list[str]:
 
 
 def unknown(image: str) -> Problem:
-    """In words by which clients know that another try is of no use."""
+    """The problem in words by which clients know that another try is of no use."""
     return Problem(
         "not_found",
         f"template {image!r} does not exist: no image has that name here. On the machine that runs"

@@ -51,7 +51,7 @@ class Registered:
 
     @asynccontextmanager
     async def started(self, name: str, ttl: float) -> AsyncIterator[Mapping[str, str]]:
-        """Around the opening of a session with this name; gives the tags that it must have. Raises
+        """Register the opening of a session with this name; give the tags that it must have. Raises
         `Problem` if no permit came, or no record could be written."""
         self._opening.add(name)
         self._changed()
@@ -109,7 +109,7 @@ class Registered:
             self._kept[sandbox.name] = sandbox
 
     def _note(self, work: Coroutine[Any, Any, bool]) -> None:
-        """In the registry, without anybody waiting for it: Redis may be down."""
+        """Note it in the registry, without anybody waiting for it: Redis may be down."""
         task = asyncio.ensure_future(_quietly(work))
         self._notes.add(task)
         task.add_done_callback(self._notes.discard)

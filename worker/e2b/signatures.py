@@ -1,4 +1,4 @@
-"""Whose token has signed the address of a file, which may name no sandbox.
+"""A signature shows whose token has signed the address of a file, which may name no sandbox.
 
 Anybody may ask, so many who ask at once cost no more than one: they wait for the same list.
 """

@@ -156,7 +156,7 @@ class Grader:
             return Grade(None, "internal_error", why, "system")
 
     def grade_sync(self, text: Any, truth: Any) -> Grade:
-        """For threads without an event loop."""
+        """Grade in a thread without an event loop."""
         return from_thread(self.grade(text, truth))
 
     def _program_in(self, text: str) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""For NeMo Gym: session sandboxes as a provider, and a verify response that masks.
+"""NeMo Gym gets session sandboxes as a provider, and a verify response that masks.
 
     sandbox: {penstock: {}}                                # found by its entry point
 

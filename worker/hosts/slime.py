@@ -115,7 +115,7 @@ def keep_clean_groups(args: Any, samples: Sequence[Any], **_: Any) -> Any:
 def eval_without_masked(
     rollout_id: int, args: Any, data: Mapping[str, Any], extra_metrics: Any = None
 ) -> bool:
-    """Before slime logs an evaluation: a masked sample gets the mean of its data set's others, or
+    """Give a masked sample, before slime logs an evaluation, the mean of its data set's others, or
     NaN if there are none. So the mean that slime logs, which this leaves to it, is theirs."""
     for found in data.values():
         masked = [MASKED in (one.metadata or {}) for one in found.get("samples") or ()]

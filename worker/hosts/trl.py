@@ -170,7 +170,7 @@ def _total(rewards: Sequence[float | None], weights: Sequence[float]) -> float |
 
 
 def _log(grades: Sequence[Grade], columns: dict[str, Any]) -> None:
-    """To TRL's metrics and its table of completions, where it has them."""
+    """Log to TRL's metrics and its table of completions, if it has them."""
     if callable(log_metric := columns.get("log_metric")):
         reasons = Counter(grade.reason for grade in grades if grade.masked)
         log_metric("penstock/masked", float(sum(reasons.values())))

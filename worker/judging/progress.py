@@ -24,7 +24,7 @@ _PATIENCE = 10.0  # seconds, for the thread that listens to end
 
 
 def channel_of(correlation_id: str) -> str:
-    """Where it is published."""
+    """The channel on which a job's progress is published."""
     return f"penstock:judging:{correlation_id}"
 
 

@@ -31,7 +31,7 @@ def ask(notebook: str, file: str) -> int:
 
 
 def connected(notebook: str) -> socket.socket:
-    """To the interpreter, which is started where there is none."""
+    """Connect to the interpreter, which is started if there is none."""
     line = socket.socket(socket.AF_UNIX)
     with open(LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

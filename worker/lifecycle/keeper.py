@@ -95,7 +95,7 @@ class Keeper:
         self, permits: Sequence[Permit], *, name: str, instance: str, seconds: float,
         ttl: float | None, patience: float,
     ) -> AsyncIterator[Box]:  # fmt: skip
-        """Around the making of a sandbox, which takes at most so many seconds. The body sets the
+        """Record the making of a sandbox, which takes at most so many seconds. The body sets the
         box's `ref`. The record is written before it, and gets the permits.
 
         After the body the sandbox is ready, and its permits are free. If the body fails, what it

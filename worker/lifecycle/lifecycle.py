@@ -80,7 +80,7 @@ class SandboxLifecycle:
 
     @classmethod
     def from_settings(cls, provider: Provider | str, **options: Any) -> "SandboxLifecycle":
-        """On the Redis that the environment names."""
+        """Make a lifecycle on the Redis that the environment names."""
         ground = GroundSettings.load()
         if ground.redis_url is None:
             raise SettingError(
@@ -133,7 +133,7 @@ class SandboxLifecycle:
     async def recorded(
         self, name: str = "", *, ttl: float | None = None
     ) -> AsyncIterator[OpenSandbox]:
-        """Around a creation that you do yourself, at this lifecycle's provider.
+        """Record a creation that you do yourself, at this lifecycle's provider.
 
             async with lifecycle.recorded(ttl=600) as sandbox:
                 await make_one(sandbox.name, sandbox.tags)

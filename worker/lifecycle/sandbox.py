@@ -63,7 +63,7 @@ class OpenSandbox:
 
     @property
     def ref(self) -> SandboxRef:
-        """Where it is at its provider."""
+        """The sandbox's place at its provider."""
         if self._box.ref is None:
             raise SandboxLost(self.name, "it is not made so far")
         return self._box.ref

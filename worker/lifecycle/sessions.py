@@ -115,7 +115,7 @@ class Sessions:
             await asyncio.shield(forget)
 
     async def _until_opened(self, turn: Turn) -> None:
-        """Until its opener is done, or may be dead."""
+        """Wait until its opener is done, or may be dead."""
         registry = self._registry
         client: Any = connect_async(registry.target, timeout=None)
         try:

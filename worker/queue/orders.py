@@ -246,7 +246,7 @@ class Orders:
         return exchanges
 
     def _heartbeat(self) -> list[Exchange]:
-        """While a client's key exists, its jobs are wanted."""
+        """Renew the client's key: while it exists, its jobs are wanted."""
 
         def made(_: Any, sent: float) -> None:
             self._beat_at = sent + _BEAT
@@ -285,7 +285,7 @@ class Orders:
             self._due.pop(order, None)
 
     def _arrived(self, orders: list[Order], reply: list[bytes], sent: float) -> None:
-        """They are on their queues."""
+        """Note that these jobs are on their queues."""
         for order, status in zip(orders, reply, strict=True):
             if order.stage is Stage.SEND:
                 if status == b"stopping":  # to be sent again at the notice of its end, or soon

@@ -80,7 +80,7 @@ class Submitter:
             raise
 
     def abandon(self, orders: Sequence[Order]) -> None:
-        """Their callers wait no longer."""
+        """Abandon these jobs: their callers wait no longer."""
         for order in orders:
             order.client.engine.post(order.client, partial(order.client.abandon, order))
 

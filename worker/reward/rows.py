@@ -298,7 +298,8 @@ def _does_not_compile(request: JudgeRequest, case: Any) -> bool:
 async def _look_at_checker(
     report: RowReport, cases: Cases, place: Place, options: JudgeOptions
 ) -> None:
-    """On what is expected, which it is to accept, and on what models print, which it is to read."""
+    """Try the checker on what is expected, which it is to accept, and on what models print, which
+    it is to read."""
     options = cast(JudgeOptions, {**options, "language": "python"})
     refused = []
     for at, case in enumerate(cases.cases[:_TRIED]):
@@ -365,7 +366,7 @@ def _look_at_results(
 
 
 def _look_at_failure(report: RowReport, reference: Reference, result: JudgeResult) -> None:
-    """Why a solution that ought to pass does not."""
+    """Find why a solution that ought to pass does not."""
     said = " ".join(kept.stderr_text for kept in result.kept.values())
     known = {(each.kind, each.text) for each in report.findings}
     found: list[tuple[Level, str, str]] = []

@@ -121,7 +121,7 @@ class Toolbox:
 
 
 def schemas_of(tools: Iterable[Tool]) -> dict[str, OpenAIFunctionToolSchema]:
-    """Their schemas, whichever library's models they are."""
+    """The tools' schemas, whichever library's models they are."""
     return {
         tool.name: OpenAIFunctionToolSchema.model_validate(tool.tool_schema.model_dump())
         for tool in tools

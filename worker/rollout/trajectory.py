@@ -13,7 +13,7 @@ _PARTIAL = ("messages", "versions", "answers", "unfinished", "seq_len")
 
 
 class StopReason(StrEnum):
-    """Why a trajectory ended."""
+    """The reason why a trajectory ended."""
 
     STOP = "stop"
     """The model had no more to say."""

@@ -209,7 +209,7 @@ def _report_of(failure: SandboxFailure) -> Report:
 
 
 def _refusal(request: CodeRequest, sandbox: Sandbox, deaths: int) -> SandboxFailure | None:
-    """Why a program of a session must not run."""
+    """The reason why a program of a session must not run."""
     if request.instance_id is None:
         return None
     if not keeps_sessions(sandbox):

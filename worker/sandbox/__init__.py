@@ -1,4 +1,4 @@
-"""Where programs run: one protocol, several providers."""
+"""Programs run in a sandbox: one protocol, several providers."""
 
 from jail.protocol import Sandbox
 

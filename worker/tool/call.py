@@ -77,7 +77,7 @@ class Answer:
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most `limit` characters of it, from both ends: a traceback says it at its end."""
+    """Cut it to at most `limit` characters, from both ends: a traceback says it at its end."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -89,7 +89,7 @@ def _shown(result: CodeResult, timeout: float, limit: int) -> str:
 
 
 def _note(result: CodeResult, timeout: float) -> str:
-    """Where the output does not say how it ended."""
+    """The note on how it ended, if the output does not say it."""
     reason, last = result.error_reason, result.run_result or result.compile_result
     if reason.endswith("_timeout"):
         return f"\n[stopped at its time limit of {timeout:g} s]"

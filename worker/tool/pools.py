@@ -30,7 +30,8 @@ GATE = "rate-limiter"
 
 
 class TokenBucketWorker:
-    """At most `rate_limit` permits at once, over every process that names the same gate.
+    """A worker with at most `rate_limit` permits at once, over every process that names the same
+    gate.
 
     Nothing is asked of Redis before the first call. A limit that is in Redis
     wins over the one given here; a difference is logged.
@@ -78,7 +79,7 @@ T = TypeVar("T")
 
 
 class PoolMode(Enum):
-    """Where a pool calls its functions."""
+    """The mode says where a pool calls its functions."""
 
     ThreadMode = 1
     ProcessMode = 2

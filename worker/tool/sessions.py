@@ -1,4 +1,4 @@
-"""Where the sessions of trajectories live: one that is found elsewhere has forgotten what it did.
+"""Trajectories' sessions live here: one that is found elsewhere has forgotten what it did.
 
 A session ends when it idles for too long or its sandbox dies, and the next call opens a new
 one. Run there, a program would fail for what is missing, as if the model had got it wrong.

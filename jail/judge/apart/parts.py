@@ -85,7 +85,7 @@ class Reader:
         return all(self.peek(ahead).text == text for ahead, text in enumerate(texts))
 
     def take(self, *texts: str) -> bool:
-        """These, if they come next."""
+        """Take these words, if they come next."""
         found = self.sees(*texts)
         self._at += len(texts) * found
         return found

@@ -33,7 +33,7 @@ class Call:
         self.reader, self.writer = reader, writer
 
     def require_room(self) -> None:
-        """For what it asks for. Raises `TooManySessions`."""
+        """Require room for what is asked for. Raises `TooManySessions`."""
         require_room(self.writer.get_extra_info("socket").fileno())
 
     def say(self, **header: Any) -> None:

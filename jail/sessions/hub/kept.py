@@ -362,7 +362,7 @@ class KeptSession:
         return shared
 
     async def enter(self, shared: Sequence[int] = ()) -> None:
-        """Into its root, with another session's files: those, or what was copied before."""
+        """Enter its root, with another session's files: those, or what was copied before."""
         if trouble := (await self._line.ask("enter", shared)).get("failed_to"):
             raise SessionTrouble(f"session {self.name} could not be forked: {trouble}")
 

@@ -37,7 +37,7 @@ class Line:
         self._ours.setblocking(False)
 
     def listen(self) -> None:
-        """From now on, until it is closed."""
+        """Listen from now on, until the line is closed."""
         self._loop.add_reader(self._ours, self._hear)
 
     async def ask(self, what: str, given: Sequence[int] = ()) -> dict[str, Any]:
@@ -132,13 +132,13 @@ class Line:
 
 
 def _drop(said: Mapping[str, Any]) -> None:
-    """Nobody takes what it gave."""
+    """Close descriptors that nobody takes."""
     for at in said.get("given", ()):
         os.close(at)
 
 
 def refuse(future: "asyncio.Future[Any]", problem: Exception) -> None:
-    """If somebody still waits for it."""
+    """Refuse an ask, if somebody still waits for it."""
     if not future.done():
         future.set_exception(problem)
         future.exception()  # nobody may be waiting any more

@@ -103,7 +103,8 @@ class Pool:
             self.look()
 
     def look(self) -> None:
-        """To be called when a session has begun or ended, whether here or with its user."""
+        """Look whether there is room; to be called when a session has begun or ended, here or with
+        its user."""
         for shelf in self._shelves:
             shelf.ready = deque(kept for kept in shelf.ready if not kept.over.is_set())
         room = self._room()

@@ -60,7 +60,7 @@ class AskedSuite:
         return Case(base64.b64decode(said["input"]), expected, said["check"])
 
     async def listen(self) -> None:
-        """Until the caller has gone."""
+        """Listen until the caller has gone."""
         with suppress(ConnectionError):
             while True:
                 said = await self._call.program()

@@ -32,7 +32,8 @@ Fill = Callable[[], Coroutine[Any, Any, None]]
 
 
 class KeptSessions:
-    """At most so many, those that are ready among them. `stirred` is set when one has ended."""
+    """The sessions of a hub: at most so many, those that are ready among them. `stirred` is set
+    when one has ended."""
 
     def __init__(
         self, folder: Path, hub: str, jails: Jails, starts: Starts, way_out: WayOut,
@@ -70,7 +71,7 @@ class KeptSessions:
     # How one begins.
 
     async def open(self, about: dict[str, Any], parent: KeptSession | None = None) -> KeptSession:
-        """In a task of its own, which is cancelled to end what is being opened."""
+        """Open a session in a task of its own, which is cancelled to end what is being opened."""
         limits = check_request(about, self._jails, self._limits)
         self._way_out.check(about["network"])
         name = about["name"] = about["name"] or f"session-{uuid.uuid4().hex[:16]}"
@@ -152,7 +153,8 @@ class KeptSessions:
 
     @asynccontextmanager
     async def ready(self, about: dict[str, Any], size: int) -> AsyncIterator[tuple[Shelf, Fill]]:
-        """For the length of the block, so many of this kind; and what makes one of them."""
+        """Keep so many sessions of this kind ready for the length of the block; yield what makes
+        one of them."""
         limits = check_request(about, self._jails, self._limits)
         shelf = Shelf(kind_of(about, limits), size)
 
@@ -196,6 +198,6 @@ class KeptSessions:
         await asyncio.gather(*(kept.end("its hub ends") for kept in list(self._kept.values())))
 
     async def settle(self) -> None:
-        """Until nothing of those that have ended is left to do."""
+        """Wait until nothing of those that have ended is left to do."""
         if self._later:
             await asyncio.wait(self._later)

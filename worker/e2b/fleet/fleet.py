@@ -81,7 +81,8 @@ class Fleet:
         return found or self._of(scope, await self._machines.look(0.0))
 
     def forget(self, name: str) -> None:
-        """Where it was, by what is known here. One of its name may come to be elsewhere."""
+        """Forget where a sandbox was: one of its name may come to be elsewhere. One of its name may
+        come to be elsewhere."""
         self._scopes.pop(name, None)
 
     def _of(self, scope: str, living: list[Machine]) -> Machine | None:
@@ -109,9 +110,9 @@ class Fleet:
         self, request: Request, raw: bytes, name: str, image: str,
         here: Callable[[], Awaitable[Response]],
     ) -> Response:  # fmt: skip
-        """On the machine that has most room, of those that have the image. `name` is that of a
-        request that may repeat an earlier one. A machine that was asked is waited for: a sandbox
-        may have begun there."""
+        """Create a sandbox on the machine that has most room, of those that have the image. `name`
+        is that of a request that may repeat an earlier one. A machine that was asked is waited for:
+        a sandbox may have begun there."""
         self.require_redis()
         self.forget(name)
         holder = await self.holder(name) if name else None
@@ -145,8 +146,7 @@ class Fleet:
         return any(machine.has(image) for machine in await self._machines.look())
 
     async def _places(self, image: str) -> list[Machine]:
-        """Where to try, the best first: those with room, then some that look full, as one of them
-        may have got room since it said so, and one with room may not answer."""
+        """The places to try, the best first: those with room, then some that look full."""
         ranked: list[Machine] = []
         for fresh in (FRESH, 0.0):
             living = await self._machines.look(fresh)

@@ -1,4 +1,4 @@
-"""Which images a machine has for sandboxes, as it says to the others with each heartbeat."""
+"""A machine says with each heartbeat which images it has for sandboxes."""
 
 import logging
 import time
@@ -15,8 +15,8 @@ _UNREADABLE = (ImageError, OSError, ValueError, TypeError, KeyError, AttributeEr
 
 
 class Images:
-    """Their names, without those of builds' steps. Records are read once: one that comes, goes or
-    is replaced changes the folder's time."""
+    """The names of a machine's images, without those of builds' steps. Records are read once: one
+    that comes, goes or is replaced changes the folder's time."""
 
     def __init__(self, store: ImageStore) -> None:
         self._store, self._folder = store, store.folder / "images"

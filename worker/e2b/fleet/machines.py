@@ -155,8 +155,8 @@ class Machines:
 
 
 def address_by(host: str, port: int, redis: AnyRedis) -> str:
-    """Where others reach a server that listens there. On all addresses: that by which this
-    machine reaches Redis."""
+    """The address by which others reach a server that listens there. On all addresses: that by
+    which this machine reaches Redis."""
     if host in ("0.0.0.0", "::", ""):  # noqa: S104 - asked, not listened on
         nodes = target_of(redis).nodes
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:

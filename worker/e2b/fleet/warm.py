@@ -24,8 +24,8 @@ Leave = Callable[[], AbstractAsyncContextManager[Any]]
 async def kept_warm(
     sessions: LocalSessions, sizes: Mapping[str, int], leave: Leave
 ) -> AsyncIterator[None]:
-    """For the length of the block, so many of each template. `leave` is entered around each
-    start."""
+    """Keep so many sandboxes of each template ready for the length of the block. `leave` is entered
+    around each start."""
     tasks = [
         asyncio.create_task(_Warm(sessions, template, leave).keep(size))
         for template, size in sizes.items()
@@ -61,7 +61,7 @@ class _Warm:
 
     @asynccontextmanager
     async def _patiently(self) -> AsyncIterator[None]:
-        """Until there is leave: what is ready stays ready meanwhile, also without a Redis."""
+        """Wait until there is leave: what is ready stays ready meanwhile, also without a Redis."""
         failures = 0
         while True:
             async with AsyncExitStack() as held:

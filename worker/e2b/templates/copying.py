@@ -80,7 +80,7 @@ class Copying:
         return posixpath.normpath(posixpath.join(self._target, inner))
 
     async def _packed(self, tar: tarfile.TarFile, made: list[str]) -> AsyncIterator[bytes]:
-        """All in one stream, of pieces that are worth a wake-up."""
+        """Pack all in one stream, of pieces that are worth a wake-up."""
         held = bytearray()
         members = iter(tar)  # not `tar.next`, which ends at a hard link: that has all of them read
         while member := await asyncio.to_thread(next, members, None):

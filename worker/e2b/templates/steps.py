@@ -176,7 +176,7 @@ def _quoted(word: str) -> str:
 
 
 async def _followed(session: Session, command: CommandRequest, say: Say) -> None:
-    """To its end; its lines are said as they come."""
+    """Follow a command to its end; its lines are said as they come."""
     process = await session.start(command)
     rest, room, last = b"", _MOST_SAID, ""
     end: Exit | None = None

@@ -114,7 +114,7 @@ class ModalProvider(Cloud):
         return SandboxRef(made.object_id, name)
 
     async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
-        """Where its ports are reached from outside, if it has any."""
+        """Open the runtime: where its ports are reached from outside, if it has any."""
         tunnels = await (await self._sandbox(ref.id)).tunnels.aio(timeout=max(1, int(timeout)))
         if not tunnels:
             return ref
@@ -232,7 +232,7 @@ async def _all_words(reading: Reading, within: float) -> bool:
 
 
 async def _last_words(reading: Reading, heard: Sequence[bytearray]) -> None:
-    """Until both streams have ended, or say little more."""
+    """Read until both streams have ended, or say little more."""
     before = -_MANY_WORDS
     while sum(map(len, heard)) - before >= _MANY_WORDS:
         before = sum(map(len, heard))

@@ -52,7 +52,7 @@ class Record:
         return self.state == "TERMINATING" and self.tries > 0
 
     def trouble(self, now: float) -> str:
-        """Why it could not be ended, or that nobody tries to."""
+        """The reason why it could not be ended, or that nobody tries to."""
         late = now - self.lease_end
         if self.error or late < UNWATCHED:
             return self.error
