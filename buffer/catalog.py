@@ -22,7 +22,7 @@ REWARD_STEPS = (*(f"{tenth / 10:.1f}" for tenth in range(-10, 11)), "+Inf")
 class GroupInfo:
     """A group as its index and its meta hash describe it.
 
-    `since` is the last write to an open group, else when it came into its state; time in which
+    `since` is the last write to an open group, else when it came into its state. Time in which
     no server lived is left out, so that it is as long ago as the group's clock says.
     """
 

@@ -1,8 +1,8 @@
 """The five steps of a read as slime defines them, to the last digit.
 
-Where upstream would crash or lose data these do what its document promises:
-a group without a valid reward stays as it is, padding works from any size, and
-no group comes out larger than `group_size`. docs/reference/slime.md lists each difference.
+Where upstream would crash or lose data these do what its document promises: a group without a valid
+reward stays as it is, and padding works from any size. No group comes out larger than `group_size`.
+docs/reference/slime.md lists each difference.
 """
 
 import copy

@@ -1,6 +1,6 @@
 """A buffer's way to Redis: one connection pool per event loop, and patience with outages.
 
-Every script of a buffer may be repeated without harm, so a call that got no answer
+Every script of a buffer may be repeated without harm. So a call that got no answer
 is sent again until `patience` has passed. That is what carries writers and readers
 over a restart of Redis.
 """

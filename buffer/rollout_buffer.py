@@ -1,7 +1,7 @@
 """The library: slime's Rollout Buffer as an object, for trainers and agents in Python.
 
-Invariant: an item stored is in one group, and a group ends delivered and
-acknowledged, or is reported as discarded, or is in quarantine with a reason.
+Invariant: an item stored is in one group. A group ends delivered and acknowledged, or is reported
+as discarded, or is in quarantine with a reason.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Settings: `BufferSettings` of a process, from the environment; `TaskConfig` of a task.
 
 A task's settings live in Redis next to its groups, so that every server and library
-reads the same ones; the process's settings give their defaults.
+reads the same ones. The process's settings give their defaults.
 """
 
 import json

@@ -202,7 +202,7 @@ class Task:
             pass
 
     async def leave(self) -> None:
-        """Do once what is due. Whoever comes next does it too, so this does not wait for long."""
+        """Do once what is due. The next caller does it too, so this does not wait for long."""
         if self._config is None:
             return  # Redis was asked nothing
         with contextlib.suppress(PenstockError, RedisError, OSError, TimeoutError):

@@ -1,8 +1,8 @@
 """How keys in Redis are named: `penstock:<kind>:{<name>}:<part>`.
 
-All keys of one gate, one buffer task or one registry share the hash tag in
-braces, so that a script over them works on a Cluster. `docs/reference/keys.md` lists
-every key; a test holds the list and the code together.
+All keys of one gate, one buffer task or one registry share the hash tag in braces. So a script over
+them works on a Cluster. `docs/reference/keys.md` lists every key; a test holds the list and the
+code together.
 """
 
 import os

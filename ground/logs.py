@@ -1,5 +1,5 @@
-"""Structured logs, with one correlation id from the trainer's call to the sandbox, and the ids of
-the trace and the span if there is one.
+"""Logs are structured, with one correlation id from the trainer's call to the sandbox. If there is
+a trace, its ids are in them too.
 
 Penstock's libraries only log; the process that owns the terminal calls
 `configure_logging` once.

@@ -13,7 +13,7 @@ such group need their `how_many_…`. `REST` is the index of the first argument 
 named ones.
 
 `-- include: name.lua` on a line of its own is replaced by that file of the same
-folder, once; `-- include: limiter:line.lua` by one of another package. A script may have
+folder, once. `-- include: limiter:line.lua` by one of another package. A script may have
 forms, so that a plain one has no line of what its caller does not use:
 `-- include: step.lua if full` counts for `load_script(…, "full")` alone, and
 `-- include: plain_line.lua or weighed_line.lua if full` has another file for the others. With

@@ -1,7 +1,7 @@
 """Versions of what crosses Redis or HTTP.
 
 A message carries `v`. This release speaks the current and the previous one, so
-that trainers and workers can be upgraded one after the other; keys that a newer
+that trainers and workers can be upgraded one after the other. Keys that a newer
 minor release added are kept and passed on, not refused.
 """
 

@@ -3,7 +3,7 @@
     async with Jails() as jails:
         outcome = await jails.run(Program("print(1)"))
 
-A program that fails is an outcome; so is our own failure (`infrastructure`), which
+A program that fails is an outcome. So is our own failure (`infrastructure`), which
 says nothing about the program and is worth another try.
 """
 

@@ -1,7 +1,7 @@
 """How a program in each language is written down, compiled and run, inside the jail.
 
-Python runs in the warm interpreter; all others are executed in the same jail, where
-their toolchain is on the machine, in /usr or a folder that the operator exposes.
+Python runs in the warm interpreter. All others are executed in the same jail, if their toolchain is
+in /usr or in a folder that the operator exposes.
 """
 
 import glob
@@ -43,8 +43,8 @@ _JAVA_WORDS = re.compile(
 class Language:
     """`run` is empty for the warm interpreter; `{python}` stands for its executable.
 
-    `{script}` stands for the code's own file: `file`, or one like it where that name is given away;
-    `{stem}` for that name without its end; `{classpath}` for the folder and all jars given.
+    `{script}` stands for the code's own file: `file`, or one like it where that name is given away.
+    `{stem}` for that name without its end. `{classpath}` for the folder and all jars given.
     """
 
     file: str

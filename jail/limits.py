@@ -1,6 +1,6 @@
 """The limits are what a program may use. Every limit is per execution and holds for its whole tree.
 
-A request names the ones it wants otherwise; the operator's caps bound them, and
+A request names the ones it wants otherwise. The operator's caps bound them, and
 one beyond its cap is refused rather than quietly lowered.
 """
 
@@ -71,7 +71,7 @@ CAPS = Limits(
 def room_for_descriptors() -> int:
     """Let this process have as many open as it may, and say how many that is.
 
-    The kernel counts those that a user has under way in sockets, and sends no more for a process
+    The kernel counts those that a user has under way in sockets. It sends no more for a process
     beyond its own limit. So our limit must be well above what a program can get under way.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

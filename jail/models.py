@@ -240,7 +240,7 @@ def judge(
     """The side whose doing the end was, and a reason for machines.
 
     A memory limit that was hit shows only in what the program wrote, which is no
-    evidence; a sandbox that knows says so itself, as `limit` beside upstream's fields.
+    evidence. A sandbox that knows says so itself, as `limit` beside upstream's fields.
     """
     if status == "SandboxError" or "Error" in (compiled and compiled.status, ran and ran.status):
         return "infrastructure", "sandbox_error"

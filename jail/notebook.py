@@ -1,8 +1,8 @@
 """A session: one interpreter, in one jail, that lives across calls.
 
-What it says comes from the program's own process and is believed about nothing but
-that program. Only a short header is parsed. The texts behind it are taken as they are, with a cap
-on all of them, and never waited for longer than the cell's time and a grace.
+What it says comes from the program's own process and is believed about nothing but that program.
+Only a short header is parsed. The texts behind it are taken as they are, with a cap on all of them.
+They are never waited for longer than the cell's time and a grace.
 """
 
 import asyncio

@@ -30,7 +30,8 @@ from jail.sync import SyncSandbox
 def limits_for(
     defaults: Limits, run_timeout: float, compile_timeout: float, memory_mb: int | None
 ) -> Limits:
-    """The operator's limits with what a request asks for; without a memory limit, theirs."""
+    """The operator's limits with what a request asks for; without a memory limit, the
+    operator's."""
     memory = defaults.memory if memory_mb is None else memory_mb * MB
     return replace(defaults, wall=run_timeout, compile_wall=compile_timeout, memory=memory)
 

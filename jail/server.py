@@ -224,7 +224,8 @@ def _memory_file(content: bytes) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Our end, and theirs. Both are closed in the end, also if one was closed before."""
+    """A pair of sockets: the caller's end, and the jail's. Both are closed in the end, also if one
+    was closed before."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)

@@ -57,9 +57,9 @@ class GateCommands:
         released: Sequence[tuple[str, int | str]] = (),
         any_kind: bool = False,
     ) -> Command:
-        """Each ask: id, lane and, if some have one (`shares`), its share; score ('' if new); term
-        in microseconds and, if some have one (`weighs`), its cost. With `any_kind` it has the full
-        form, which no gate refuses."""
+        """Each ask is its id, lane and, if some have one (`shares`), its share; then its score, ''
+        if new. Its term in microseconds and, if some have one (`weighs`), its cost follow. With
+        `any_kind` it has the full form, which no gate refuses."""
         if (weighs or shares) and self.plain:
             self.use_full()
         how = int(join) + 2 * weighs + 4 * shares

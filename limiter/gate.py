@@ -1,8 +1,8 @@
-"""The gate: at most so many at once, and at most so many a second, over a whole cluster.
+"""The gate: at most so many at once, and at most so many per second, over a whole cluster.
 
-Invariant, for every name, at every instant of the server's clock, over all
-processes: no grant takes the living leases above the limit, and over any window
-of t seconds there are at most burst + rate * t grants.
+Invariant, for every name, at every instant of the server's clock, over all processes: no grant
+takes the living leases above the limit. Over any window of t seconds there are at most
+`burst + rate * t` grants.
 """
 
 import asyncio

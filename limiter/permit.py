@@ -94,7 +94,7 @@ class Lease:
         return with_cost(self.term_us, self.charge)
 
     def notify_holder(self) -> None:
-        """The permit is lost, and its holder is told."""
+        """Call the holder's `on_lost`: the permit is lost."""
         permit = self.holder() if self.holder else None
         if permit is not None and permit.on_lost is not None:
             try:

@@ -1,9 +1,9 @@
 """The `penstock` command: its options, and how it ends.
 
-stdout is data, and messages go to stderr. It exits with 0 when what was asked is done,
-1 when the answer is bad news, 2 when it could not be asked (a wrong setting, no
-Redis), 130 after Ctrl-C. Each subcommand lives in a folder of its own and is
-imported when it is called.
+stdout is data, and messages go to stderr. It exits with 0 when what was asked is done, and with 1
+when the answer is bad news. It exits with 2 when it could not be asked (a wrong setting, no Redis),
+and with 130 after Ctrl-C. Each subcommand lives in a folder of its own and is imported when it is
+called.
 """
 
 import errno

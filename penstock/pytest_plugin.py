@@ -6,7 +6,7 @@
         penstock_worker()
         assert job.return_value() == 1.0
 
-pytest loads this file in every run on a machine that has Penstock installed, so
+pytest loads this file in every run on a machine that has Penstock installed. So
 it imports nothing of weight until a fixture is used.
 """
 

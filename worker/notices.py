@@ -1,7 +1,7 @@
 """Stock RQ calls this when a job ends: it puts a notice on the stream of the process that enqueued
 it.
 
-RQ calls before it has stored the result. A small result goes with the notice; for
+RQ calls before it has stored the result. A small result goes with the notice. For
 others the notice is a hint, and the client looks until the result is there.
 """
 

@@ -46,7 +46,7 @@ class Runner(Protocol):
 
 
 class Place(ABC):
-    """A place for programs. Three outcomes are told apart here, and nowhere above.
+    """A place for programs. Three outcomes are distinguished here, and nowhere above.
 
     The program  a result, or a verdict: also if no sandbox takes its text, or its language
     The data     raises `RequestRefused`: nobody can be asked for such cases, whatever the program

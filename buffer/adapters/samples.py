@@ -59,8 +59,8 @@ def known_of(part: Item) -> list[Known]:
 
 
 def _spans(sample: Any, answers: list[int | None], known: Known) -> list[list[int]]:
-    """The spans say which version made which tokens. Where the answers of several versions cannot
-    be told apart, all their tokens count as the oldest one's: none of them is trained on for too
+    """The spans say which version made which tokens. If the answers of several versions cannot be
+    distinguished, all their tokens count as the oldest one's: none of them is trained on for too
     long."""
     before, counted = known
     place = sum(tokens for tokens, _ in before)

@@ -277,7 +277,7 @@ class DataSource:
         ]
 
     def _version_of(self, weights: Any) -> int | None:
-        """slime's engines count updates of their weights from 1; the first holds the checkpoint,
+        """slime's engines count updates of their weights from 1. The first holds the checkpoint,
         and each later one comes after a multiple of `update_weights_interval` steps."""
         if not str(weights).isdecimal() or self._first is None:
             return None

@@ -1,7 +1,7 @@
 """`BaseGenerator`: a crew of processes that answer a data set's questions.
 
 The parent deals out one question at a time and knows who has which. A worker that
-dies is replaced and its question dealt again; one that fails three times is written
+dies is replaced and its question dealt again. One that fails three times is written
 as a failure, so that its group still finishes.
 """
 

@@ -211,8 +211,8 @@ class Rollouts:
             return 1
 
     async def _as_run(self, rollout: Rollout) -> dict[str, Any]:
-        """The payload for the generator: what is finished is skipped, and it writes to a path
-        of its own, which is closed to it as soon as another rollout is started."""
+        """The payload for the generator: what is finished is skipped. It writes to a path of its
+        own, which is closed to it as soon as another rollout is started."""
         task, digest, payload = rollout
         check_reach(payload, self._desk.settings, self._own_url)
         skip = await self._desk.buffer(task).catalog.finished_rounds(

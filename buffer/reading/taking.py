@@ -1,7 +1,7 @@
 """A batch on its way to a reader is claimed, processed, settled and sealed.
 
-Claiming takes groups under the batch's lease; those that turn out invalid or fail go
-their own way, those whose turn did not come go back; what is sealed is handed out.
+Claiming takes groups under the batch's lease. Groups that turn out invalid or fail go their own
+way. Those whose turn did not come go back. What is sealed is handed out.
 """
 
 import asyncio

@@ -3,13 +3,14 @@ rest.
 
     app = HttpGuard(app, health=health, figures=figures, token=settings.buffer_token)
 
-One ASGI layer. A request must be meant for this server (`Host`), must not come from another
-site's page (`Origin`), and changes things with JSON only: so a browser cannot be made to use a
-service of its user's. `/livez` then answers everybody while this process runs, and `/healthz` with
-200 only after `health` has, which may ask Redis. Everything else needs the token if one is set:
-`Authorization: Bearer TOKEN`, or Basic with the token as its password or its user, which is what
-clients make of `http://any:TOKEN@host`. `/metrics` also takes PENSTOCK_METRICS_TOKEN, which opens
-nothing else.
+The guard is one ASGI layer. A request must be meant for this server (`Host`) and must not come from
+another site's page (`Origin`). It changes things with JSON only. So a browser cannot be made to use
+a service of its user's.
+
+`/livez` answers everybody while this process runs, and `/healthz` with 200 only after `health` has,
+which may ask Redis. Everything else needs the token if one is set: `Authorization: Bearer TOKEN`,
+or Basic with the token as its password or its user, which is what clients make of
+`http://any:TOKEN@host`. `/metrics` also takes PENSTOCK_METRICS_TOKEN, which opens nothing else.
 """
 
 import asyncio
@@ -89,7 +90,7 @@ class HttpGuard:
     """Stands before an application. `doorstep` is a page that comes with a refusal to a GET, and
     what it loads begins with `open_to_all`: files that are the same for everybody.
 
-    `host` is the name or address that it listens on, under which it may be asked too; `ending`
+    `host` is the name or address that it listens on, under which it may be asked too. `ending`
     is the status of a request that is cut off because the server ends. `unwell` is what `health`
     and `figures` raise, beside our own errors, if what is behind the application does not answer.
     `alive` asks nothing outside of the process; it raises if only a restart helps.

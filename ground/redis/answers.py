@@ -1,6 +1,6 @@
 """The answer carries one result from the engine's thread to its caller.
 
-A thread waits on a lock, a coroutine on a future of its own loop; the engine
+A thread waits on a lock, a coroutine on a future of its own loop. The engine
 delivers a batch with one wake-up per loop.
 """
 

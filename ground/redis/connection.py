@@ -110,7 +110,8 @@ class Connection:
         return ("EVAL", self._scripts[command[1]].source, *command[2:])
 
     def _ask_client(self, commands: list[Command]) -> list[Any]:
-        """Ask redis-py's client. An error that may pass is the reply to the rest too: no more is sent."""
+        """Ask redis-py's client. After an error that may pass no more is sent: it is the reply to
+        the rest."""
         replies: list[Any] = []
         for command in commands:
             refused = replies and is_passing(replies[-1])

@@ -79,7 +79,7 @@ class Inbox:
 
     def end(self, send: Callable[[list[Command]], object] | None, within: float) -> None:
         """Stop reading. With `send`, which reaches the server, wait `within` seconds for the
-        thread's end; without it the thread ends when its read does, or with the process."""
+        thread's end. Without it the thread ends when its read does, or with the process."""
         with self._guard:
             self._stopping.set()
             self._listening.set()

@@ -1,7 +1,7 @@
 """The embedded server: a private Valkey or Redis for one data directory.
 
 Owned by the process that starts it and gone when that process ends, however it
-ends; until then it is started again where it was, should it be killed. A second
+ends. Until then it is started again where it was, should it be killed. A second
 process with the same directory joins the running one. State is kept in an
 append-only file, so that the next start finds it.
 """

@@ -1,7 +1,7 @@
 """A cgroup per execution where this process may make one: memory and processes of the tree.
 
 The client makes it and hands the program a descriptor to join by, opened with the
-client's rights; the jail itself never sees the hierarchy.
+client's rights. The jail itself never sees the hierarchy.
 """
 
 import contextlib
@@ -127,7 +127,7 @@ def _mounted(kind: str, option: str = "") -> Path | None:
 def _unified(name: str) -> list[Mark]:
     """Find a place in our own group, the one above, or the top: the first that passes control on.
 
-    A group with processes of its own does not, except the top; so our own serves only where
+    A group with processes of its own does not, except the top. So our own serves only where
     that is already so, and the one above where systemd has `DelegateSubgroup=`, or for root.
     """
     mount = _mounted("cgroup2")

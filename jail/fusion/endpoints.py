@@ -1,9 +1,9 @@
 """The least loaded of several sandboxes in good health gets the next program.
 
-Health is what programs met, nobody polls: an endpoint that failed is set aside,
-for a time that doubles with each failure, and then gets one program as a trial.
-With all of them set aside the least loaded is used: a doubtful sandbox is better
-than none, and the worker's own waits keep it from being flooded.
+Health is what programs met, nobody polls. An endpoint that failed is set aside, for a time that
+doubles with each failure. Then it gets one program as a trial. With all of them set aside the least
+loaded is used: a doubtful sandbox is better than none, and the worker's own waits keep it from
+being flooded.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A layer's tar becomes a folder that overlayfs takes as a lower one.
 
 The tar is hostile. Each entry is placed by file descriptors, one folder at a time, and no link
-is ever followed; what could act outside (devices, setuid bits, extended attributes) does not
+is ever followed. What could act outside (devices, setuid bits, extended attributes) does not
 come in. A whiteout becomes a device 0/0, an opaque folder an attribute, as overlayfs has them.
 """
 

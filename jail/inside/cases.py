@@ -176,9 +176,9 @@ class Bench:
 
     def _pids_of_case(self) -> Iterator[str]:
         """The processes of a case as /proc numbers them. That /proc is the jail's, until the
-        template has mounted that of its own namespace over it: there the template is process 1,
-        init is not, and every other number, the one by which init knows the template too, may be a
-        case's."""
+        template has mounted that of its own namespace over it: there the template is process 1, and
+        init is not. Every other number may be a case's, even the one by which init knows the
+        template."""
         if self._secluded or not os.path.exists("/proc/self"):
             self._secluded = True
             return self._place.pids()

@@ -1,7 +1,7 @@
 """The init of a session: it starts commands and calls on files, and says how each of them ended.
 
 Only its client can give it orders. Every command is a fork of it that confines itself and becomes
-the command, or does the call; so nothing that a program has made is looked at with init's rights.
+the command, or does the call. So nothing that a program has made is looked at with init's rights.
 Init reaps whatever a command leaves, and ends with all of it when its client hangs up.
 """
 

@@ -1,13 +1,13 @@
 """The system call filter: what a program may not ask of the kernel, whatever its rights.
 
-Refused calls answer EPERM, families of sockets EAFNOSUPPORT, unknown (newer) calls and
-`clone3` ENOSYS, so that libraries fall back; a call in a foreign architecture's numbering
-kills. The list is of calls that reach the kernel's own workings, other processes, memory that
-none of our limits counts (memfd, System V IPC), and what all who read a shared file have in
-common: who watches it, its leases and flags, and what of it is in memory.
+Refused calls answer EPERM, families of sockets EAFNOSUPPORT, unknown (newer) calls and `clone3`
+ENOSYS, so that libraries fall back. A call in a foreign architecture's numbering kills. The list
+has calls that reach the kernel's own workings or other processes. It has those for memory that no
+limit counts (memfd, System V IPC). It also has what all who read a shared file have in common: who
+watches it, its leases and flags, and what of it is in memory.
 
-What only makes a file last, or drops it from memory, is answered as done: no file of a program
-outlives it, and a flood of `fsync` on a file that is merely readable holds up the machine's disk.
+What only makes a file last, or drops it from memory, is answered as done. No file of a program
+outlives it. A flood of `fsync` on a file that is merely readable would hold up the machine's disk.
 """
 
 import contextlib

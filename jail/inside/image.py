@@ -107,7 +107,7 @@ class Image(Namespaces):
         self.scratch = SHARED_MEMORY
 
     def _hold(self, key: str) -> str:
-        """The init is a user of the layer for as long as this init lives, whatever becomes of the
+        """The init is a user of the layer for as long as this init lives, whatever happens to the
         hub."""
         folder = f"{root.LAYERS}/{key}"
         try:

@@ -2,8 +2,8 @@
 that nothing is copied.
 
 To be forked, a session in which nothing runs goes on in a new highest level; the others never
-change again. Its fork mounts those below a level of its own. All that a session wrote, also after
-a fork, stays in memory until the last session that has a level of it mounted has ended.
+change again. Its fork mounts those below a level of its own. All that a session wrote, also after a
+fork, stays in memory. It goes when the last session that has a level of it mounted ends.
 
 The levels have their paths in init's first namespace of mounts. From the first level that lies over
 another one on, commands run in a second namespace, where no path leads to them.

@@ -1,6 +1,6 @@
 """The meter reads from /proc what a program's tree uses.
 
-Resident memory counts a copy-on-write page once per process; only when that sum
+Resident memory counts a copy-on-write page once per process. Only when that sum
 passes the limit are the processes weighed, which counts it once. Page tables are added: to read
 a page here and there of a large empty mapping makes many, and nothing else.
 """

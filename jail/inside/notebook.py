@@ -1,12 +1,13 @@
 """The Python that stays: cells, or whole programs, run one after the other in one namespace.
 
-Three callers speak to it, each in its own dialect, at the end of this file: `/run_jupyter` and our
-own notebooks by frames, E2B's contexts by lines, the lifecycle's sessions by a socket over which
+Three callers speak to it, each in its own dialect, at the end of this file. `/run_jupyter` and our
+own notebooks use frames, E2B's contexts use lines. The lifecycle's sessions use a socket over which
 each program brings its own streams. For the last two this file is sent as text into sandboxes whose
-Python is not ours. So it imports nothing of ours, and runs on Python 3.8, programs on 3.9.
+Python is not this one. So it imports nothing of Penstock's, and runs on Python 3.8, programs on
+3.9.
 
-It lives in the program's own process, so a hostile cell can lie about its own results. Whoever
-passes them on bounds them and does not read them. What differs from ipykernel is a list in
+It lives in the program's own process, so a hostile cell can lie about its own results. Each caller
+that passes them on bounds them and does not read them. What differs from ipykernel is a list in
 docs/reference/sandbox-fusion.md.
 """
 
@@ -313,8 +314,8 @@ def _parsed(code: str, file: str) -> tuple[list[str], ast.Module]:
 
 
 def _without_magic(line: str) -> str:
-    """`!command` runs it, and `lines = !command` keeps what it prints; `%pip` is this Python's;
-    `%time` times nothing but runs what follows; a few other `%magic` lines are left out."""
+    """`!command` runs it, and `lines = !command` keeps what it prints. `%pip` is this Python's.
+    `%time` times nothing but runs what follows. A few other `%magic` lines are left out."""
     import re
 
     bare = line.strip()
@@ -494,7 +495,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _fresh_main() -> dict[str, Any]:
-    """The namespace of programs that find nothing of ours in it."""
+    """The namespace of programs that find nothing of Penstock's in it."""
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     sys.argv = [""]
     return vars(main)
@@ -623,7 +624,7 @@ class Lines:
         self._say(MESSAGE + text)
 
     def over(self) -> None:
-        """The cell has ended, and all of it was told."""
+        """The cell has ended, and all its output was passed on."""
         self._say(OVER)
 
     def _say(self, line: bytes) -> None:
@@ -651,7 +652,7 @@ class Printed:
         threading.Thread(target=self._pass_on, daemon=True).start()
 
     def drain(self) -> None:
-        """Return when all that was written before has been told."""
+        """Return when all that was written before has been passed on."""
         import threading
 
         mark, seen = os.urandom(16).hex().encode(), threading.Event()

@@ -1,8 +1,8 @@
 """A fork of the jail's init becomes the program: it confines itself first.
 
-The order matters. What needs a right comes first, then every right is given up,
-then the filter, and only then is the program's code looked at. All that is the same for
-every program is done before one comes.
+The order matters. What needs a right comes first. Then every right is given up, then the filter is
+set. Only then is the program's code looked at. All that is the same for every program is done
+before one comes.
 """
 
 import _signal  # type: ignore[import-not-found]  # `signal` would look each name up as an enum
@@ -157,8 +157,8 @@ def take_places(sources: list[int]) -> None:
 
 
 def _take_order(place: Place) -> tuple[dict[str, Any], dict[str, Any], bool]:
-    """Reads which step of which request it is, and whether it has a last word; joins its cgroups,
-    and takes its limits and stdin."""
+    """Read which step of which request it is, and whether it has a last word. Then join its
+    cgroups, and take its limits and stdin."""
     line = wire.at(_ORDER)
     message, fds = wire.receive(line, ORDER.size, _MOST_FDS)
     line.close()

@@ -118,9 +118,8 @@ def build(
     """Pivot into a tmpfs, show what programs may read, and let go of the host's tree. What is
     `hidden` of that is empty.
 
-    Returns the `shares` that each jail lays over these once more; what is `covered`, for it lies
-    in a folder of which each jail has a new one; and what is `bare`, with the reason: no overlay
-    can be had.
+    Returns the `shares` that each jail lays over these once more. `covered` is what lies in a
+    folder of which each jail has a new one. `bare` has what can have no overlay, with the reason.
     """
     machine = _Machine([*exposed, headers])
     syscalls.mount("root", "/tmp", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755")  # noqa: S108

@@ -1,7 +1,7 @@
 """The jail's init: runs the program's steps, holds it to its limits, reports what happened.
 
-It is out of the program's reach, at the level `ns` as process 1 of a process namespace, and
-it kills all that is alive when a step ends before it writes a result.
+It is out of the program's reach, at the level `ns` as process 1 of a process namespace. When a step
+ends it kills all that is alive, before it writes a result.
 """
 
 import _socket

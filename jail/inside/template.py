@@ -1,7 +1,7 @@
 """The process that every case of one program is a fork of: process 1 of a namespace of its own.
 
-It is confined once, and its forks inherit that. No signal of theirs reaches it, they cannot look
-into it, and it holds nothing of any case: what a case reads is a descriptor that it hands on.
+It is confined once, and its forks inherit that. No signal that they send reaches it, they cannot
+look into it, and it holds nothing of any case: what a case reads is a descriptor that it hands on.
 """
 
 import contextlib

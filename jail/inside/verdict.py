@@ -71,9 +71,9 @@ class Running:
 class LastWord:
     """A line to a script that has to come to its end: what it answers, and a mark behind that.
 
-    The mark waits in the line: the script takes it before the program's code runs, so none of that
-    finds it there, and gives it back behind its answer. What the program itself writes makes the
-    whole no answer at all.
+    The mark waits in the line: the script takes it before the program's code runs, and gives it
+    back behind its answer. So that code does not find it there. What the program itself writes
+    makes the whole no answer at all.
     """
 
     def __init__(self, check: bytes = b"") -> None:

@@ -1,7 +1,7 @@
 """The fork server: an interpreter started clean, never as root, that clones itself per program.
 
 Two stages. `launch` builds the root, gives up its identity if it is root, and
-executes the same interpreter again inside; `serve` imports the warm modules,
+executes the same interpreter again inside. `serve` imports the warm modules,
 and answers each request on its control socket with one clone, made beforehand where
 there was time. It reads no request itself: the payload is a memory file that only
 the clone opens.

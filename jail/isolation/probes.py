@@ -1,6 +1,6 @@
 """Attacks, one each, that succeed for an ordinary process and must fail in a jail.
 
-The start-up self-test runs them all in one jail; the abuse tests run each alone,
+The start-up self-test runs them all in one jail. The abuse tests run each alone,
 and first outside the jail, where it must succeed: else its refusal means nothing.
 A probe's code attacks `goal` and raises where it is refused.
 """

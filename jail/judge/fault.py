@@ -2,7 +2,7 @@
 
 This is the one place that decides it, by a verdict's letter and reason. What a program can bring
 about by itself is its own fault, and has a verdict. A case without a verdict is the data's fault if
-its own parts are broken whatever the program does, and else the system's.
+its own parts are broken, whatever the program does. Else it is the system's.
 """
 
 from typing import Literal

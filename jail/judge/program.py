@@ -110,8 +110,8 @@ _LAST_LINE = {
 
 
 def marked(language: str, text: str, check: str) -> tuple[str, str]:
-    """A script with a check that prints a mark at its end, and the mark; where there is no check,
-    or no line can be put behind it, the text itself and no mark."""
+    """A script with a check that prints a mark at its end, and the mark. Without a check, or if no
+    line can be put behind it: the text itself and no mark."""
     if not check or language not in _LAST_LINE:
         return text, ""
     mark = secrets.token_hex(16)

@@ -2,7 +2,7 @@
 
 A name is never trusted: what it resolves to is judged, and that address is dialled. So a name that
 points to this machine, or to its neighbours, opens nothing. What is not public must be named by
-address by whoever runs the machine.
+address by the machine's operator.
 """
 
 import ipaddress

@@ -1,9 +1,9 @@
 """How the hub of this machine is found, and started where there is none.
 
-A folder holds, for each hub, a socket, and for each session a link of its name that leads to the
+A folder holds a socket for each hub. For each session it has a link of its name that leads to the
 socket of its hub. The link is made by the hub before the session: so a name is given once, however
-many hubs there are, and whoever finds it knows whom to ask. A hub with other settings, or of
-another release, is another hub.
+many hubs there are, and a caller that finds it knows which hub to ask. A hub with other settings,
+or of another release, is another hub.
 """
 
 import contextlib

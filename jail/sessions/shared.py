@@ -1,8 +1,8 @@
 """`SharedSandbox`: one embedded sandbox for all processes of a user on this machine.
 
-Under stock `rq worker` each job has a process of its own, which must not start, test and
-warm up a fork server for one program. The machine's hub keeps one, beside its sessions. A program
-ends with the connection of its caller: a killed job leaves nothing.
+Under stock `rq worker` each job has a process of its own. It must not start, test and warm up a
+fork server for one program. The machine's hub keeps one, beside its sessions. A program ends with
+the connection of its caller: a killed job leaves nothing.
 """
 
 import asyncio

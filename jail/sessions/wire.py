@@ -1,7 +1,7 @@
 """The hub and its callers speak by this wire: one call per connection, in frames.
 
 A frame is a JSON header and raw bytes, as the jail's own wire has them. The first one of a call
-says what is wanted; what follows depends on that, and a frame with `errno` or `error` ends it.
+says what is wanted. What follows depends on that, and a frame with `errno` or `error` ends it.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The demo's worker processes: Penstock's RQ workers, started, killed and replaced.
 
-Run as `python -m penstock.demo.crew QUEUE NAME`, with the Redis in PENSTOCK_REDIS_URL;
-it ends when its stdin closes, so that no worker outlives the demo, however that ends.
+Run as `python -m penstock.demo.crew QUEUE NAME`, with the Redis in PENSTOCK_REDIS_URL.
+It ends when its stdin closes, so that no worker outlives the demo, however that ends.
 """
 
 import os

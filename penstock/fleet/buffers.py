@@ -63,8 +63,8 @@ async def _versions(buffer: RolloutBuffer) -> Versions | None:
 async def read_groups(
     buffer: RolloutBuffer, states: Sequence[str], limit: int = SHOWN_GROUPS
 ) -> list[Group]:
-    """Groups of these states, oldest first in each. What is quarantined is kept, too, and is
-    told as that alone."""
+    """Groups of these states, oldest first in each. What is quarantined is kept, too, and counts as
+    that alone."""
     found: list[Group] = []
     for state in states:
         listed = (

@@ -32,7 +32,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker process, RQ's or ours."""
+    """A worker process, RQ's or Penstock's."""
 
     name: str
     state: Literal["idle", "busy", "suspended", "dead"]

@@ -92,7 +92,7 @@ class FleetReader:
         return await self.in_full(stored) if stored else None
 
     async def in_full(self, stored: Stored) -> dict[str, Any]:
-        """A job that was read, in full; of one that waits, `place` and `waits` say where and
+        """A job that was read, in full. Of one that waits, `place` and `waits` say where and
         why, and what lets it in."""
         found = await job_in_full(self.client, stored)
         if found["status"] == "queued":

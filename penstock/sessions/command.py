@@ -108,8 +108,8 @@ Examples:
 def shell(name: str, words: tuple[str, ...]) -> int:
     """Open a terminal in a session sandbox of this machine.
 
-    Runs bash, or sh, or the given command. Exits with its exit code, with 128 and the number of
-    the signal that ended it, or with 1 if the sandbox ends. What runs is ended if you close it.
+    Runs bash, or sh, or the given command. Exits with its exit code, with 128 and the number of the
+    signal that ended it, or with 1. What runs is ended if you close it.
     """
     settings = given_settings()
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

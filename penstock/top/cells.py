@@ -1,7 +1,7 @@
 """Textual's widgets get these cells: text without power over the terminal, and of a width.
 
 Names, code and outputs are other people's. No character here moves a cursor, has no width, or
-is read as markup; figures are never pushed off by a long name.
+is read as markup. Figures are never pushed off by a long name.
 """
 
 import unicodedata

@@ -101,8 +101,8 @@ Block = Notes | Table | Text
 
 @dataclass(frozen=True)
 class Screen:
-    """A screen of `top`. `lists` is the table that keys sort and filter; `states` are those that
-    the arrows go through; `next` is where the next page begins."""
+    """A screen of `top`. `lists` is the table that keys sort and filter. `states` are those that
+    the arrows go through. `next` is where the next page begins."""
 
     title: str
     blocks: tuple[Block, ...]

@@ -1,8 +1,8 @@
 """A service of `penstock up`: ends when the one that started it does, however that ends.
 
-Run as `python -m penstock.up.child <penstock's arguments>`, with a pipe for stdin
-that its parent holds open, and with -P: the working folder is searched last for modules, so
-that a `worker/` or a `redis.py` in it is not taken for Penstock's or a library's.
+Run as `python -m penstock.up.child <penstock's arguments>`, with a pipe for stdin that its parent
+holds open, and with -P. Then the working folder is searched last for modules, and a `worker/` or a
+`redis.py` in it is not taken for another's.
 """
 
 import os

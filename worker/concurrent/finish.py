@@ -1,10 +1,10 @@
-"""Record how jobs ended: plain ends together, many in one script call; those with callbacks,
-retries, dependents and the like one by one, by RQ's own code (`rq_ending.py`).
+"""Record how jobs ended: plain ends together, many in one script call. Ends with callbacks,
+retries, dependents and the like go one by one, by RQ's own code (`rq_ending.py`).
 
-Both ways are fenced: they take effect only while this worker holds the execution's lease, and
-the lease ends in the transaction that writes the job's new state. While Redis does not answer,
-we retry. An end that cannot be recorded becomes a failure that says why; if that cannot be
-recorded either, a bare failure. So no execution is left open.
+Both ways are fenced: they take effect only while this worker holds the execution's lease. The lease
+ends in the transaction that writes the job's new state. While Redis does not answer, we retry. An
+end that cannot be recorded becomes a failure that says why; if that cannot be recorded either, a
+bare failure. So no execution is left open.
 """
 
 import asyncio

@@ -158,8 +158,8 @@ class Heartbeat:
         self._ahead = time.time() - int(reply[0]) - int(reply[1]) / 1e6
 
     def _reads_done(self, began: float) -> Reader:
-        """How many jobs it has ended and how long it has worked, as RQ's record counts them; and
-        how many programs ran out of time."""
+        """How many jobs it has ended and how long it has worked, as RQ's record counts them. The
+        last number is how many programs ran out of time."""
 
         def read(reply: list[bytes | None]) -> None:
             succeeded, failed, seconds, late = (float(one or 0) for one in reply)
@@ -170,8 +170,8 @@ class Heartbeat:
         return read
 
     def _pace(self) -> str:
-        """How many jobs it ended in the last minute, how long they took together, and how many of
-        their programs ran out of time."""
+        """The last minute's figures: jobs that it ended, the seconds that they took, and their
+        programs that ran out of time."""
         if not self._done:
             return ""
         (_, before, had, were), (_, jobs, seconds, late) = self._done[0], self._done[-1]

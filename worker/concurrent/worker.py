@@ -41,9 +41,9 @@ from worker.settings import WorkerSettings
 
 
 class _Forks:
-    """A job may fork, as `multiprocessing` does. Its child has the handlers of a new process: with
-    the worker's, a signal to the child would wake the worker's loop, by the socket that both have,
-    and stop the worker. A signal that comes before the child has them waits until then."""
+    """A job may fork, as `multiprocessing` does. Its child has the handlers of a new process. With
+    the worker's, a signal to the child would wake the worker's loop, by the socket that both have.
+    It would stop the worker. A signal that comes before the child has them waits until then."""
 
     def __init__(self) -> None:
         self.handled: frozenset[signal.Signals] = frozenset()  # by the worker of this process

@@ -1,1 +1,1 @@
-"""Session sandboxes in E2B's protocol: its SDKs work against ours by two variables."""
+"""Session sandboxes in E2B's protocol: its SDKs work with Penstock's by two variables."""

@@ -69,7 +69,7 @@ class _Context:
 
     async def next(self) -> bytes | None:
         """The next messages, as lines; empty at a cell's end. None once the interpreter has ended,
-        to all who ask. Whoever asks for more has done with what came before."""
+        to all who ask. A caller that asks for more has done with what came before."""
         self._hold(-self._taken)
         self._unread -= self._taken
         self._taken = 0

@@ -188,7 +188,7 @@ class Filesystem:
 
 
 def _text(name: str) -> str:
-    """A name inside need not be UTF-8, and what clients are told must be."""
+    """A name inside need not be UTF-8, and a name for clients must be."""
     return name.encode(errors="surrogateescape").decode(errors="replace")
 
 

@@ -1,7 +1,7 @@
 """A client of E2B describes a sandbox's network in its own way; here it becomes a list of hosts.
 
-Upstream a sandbox reaches everything unless it is told otherwise; here it reaches nothing. So
-`allowOut` is the whole list, and `denyOut` takes away from what the operator gives to all.
+Upstream a sandbox reaches everything by default; here it reaches nothing. So `allowOut` is the
+whole list, and `denyOut` takes away from what the operator gives to all.
 """
 
 import ipaddress

@@ -126,7 +126,7 @@ class Rest:
         return JSONResponse(await while_heard(request, work), status_code=201)
 
     async def _forked(self, parent: Box, count: int, timeout: Any) -> Sequence[Json]:  # noqa: ASYNC109
-        """None is left if they cannot be told to the client."""
+        """Fork a sandbox; none is left if the client cannot learn of them."""
         made: list[Json] = []
         children: list[str] = []
         try:

@@ -1,6 +1,6 @@
 """Connect's JSON form: a call is one JSON object, a stream is frames of them.
 
-A frame is a byte of flags, four bytes of length, and JSON; the last one has the flag 2 and says
+A frame is a byte of flags, four bytes of length, and JSON. The last one has the flag 2 and says
 how the stream ended.
 """
 

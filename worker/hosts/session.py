@@ -7,8 +7,8 @@
     await session.end()
 
 Hosts forget to end what they open, or are killed. A session that nobody holds any more ends by
-itself. One that is open when its process ends is the reaper's at once, and that of a process that
-was killed when its lease is over.
+itself. One that is open when its process ends is the reaper's at once. That of a process that was
+killed is the reaper's when its lease is over.
 """
 
 import asyncio
@@ -104,8 +104,8 @@ class CodeSession:
 
 @dataclass(eq=False)
 class _Held:
-    """The open sandbox of a session; apart from it, so that it can be ended when nothing refers to
-    the session any more. Its coroutines run on the process's loop."""
+    """The open sandbox of a session. It is apart from it, so that it can be ended when nothing
+    refers to the session any more. Its coroutines run on the process's loop."""
 
     lifecycle: SandboxLifecycle
     spec: SandboxSpec

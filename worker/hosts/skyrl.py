@@ -7,8 +7,7 @@
             return MaskingGenerator(super().get_generator(*given))
 
 SkyRL takes no None: its batch ends with an exception, and a 0.0 is trained on. So `CodeEnv` notes a
-mask in its row, and `MaskingGenerator` takes such a trajectory out of the loss and of its group's
-mean.
+mask in its row. `MaskingGenerator` takes such a trajectory out of the loss and of its group's mean.
 """
 
 import inspect

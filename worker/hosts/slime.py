@@ -34,7 +34,7 @@ class CodeReward:
     """A reward function of slime, with the settings of `worker.hosts.Grader`.
 
     A sample's `label` has the cases. A sample that cannot be graded is removed, with the reason in
-    its metadata; its reward is 0.0, since slime takes no None. The job that judged a sample is in
+    its metadata. Its reward is 0.0, since slime takes no None. The job that judged a sample is in
     its metadata too.
     """
 
@@ -116,7 +116,7 @@ def eval_without_masked(
     rollout_id: int, args: Any, data: Mapping[str, Any], extra_metrics: Any = None
 ) -> bool:
     """Give a masked sample, before slime logs an evaluation, the mean of its data set's others, or
-    NaN if there are none. So the mean that slime logs, which this leaves to it, is theirs."""
+    NaN if there are none. So slime's own mean is that of the others."""
     for found in data.values():
         masked = [MASKED in (one.metadata or {}) for one in found.get("samples") or ()]
         if any(masked):

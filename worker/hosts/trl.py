@@ -84,8 +84,9 @@ class CodeEnvironment:
     """An environment of TRL with one tool, `run_code`: a sandbox for each rollout.
 
     Its reward is the grade of the last program that the model ran, over the cases in the row's
-    column `truth`; 0 if it ran none; None once our side has failed. With `truth=None` it has no
-    reward of its own: give a `CodeReward`, which masks the rollouts of environments that failed.
+    column `truth`. It is 0 if it ran none, and None once our side has failed. With `truth=None` it
+    has no reward of its own: give a `CodeReward`, which masks the rollouts of environments that
+    failed.
     """
 
     # TRL offers each public method to the model, and ends no environment. So there is one such

@@ -1,7 +1,7 @@
 """A judge over a sandbox that only runs programs: a run for each case, several at once.
 
-The job's own permit carries one case after the other, and each further permit one case. A job
-asks for one further permit at a time, behind all jobs that have none, and only while its own is at
+The job's own permit carries one case after the other, and each further permit one case. A job asks
+for one further permit at a time, behind all jobs that have none. It asks only while its own is at
 work: nobody waits with an idle permit. What is known stays known if the sandbox fails.
 """
 

@@ -1,6 +1,6 @@
 """A worker's side of suites in Redis: fetched a case or two ahead, kept for the next program.
 
-Sixteen samples of one problem on one worker fetch its cases once; of a suite whose first case
+Sixteen samples of one problem on one worker fetch its cases once. Of a suite whose first case
 fails, hardly more than that case is fetched.
 """
 

@@ -4,7 +4,7 @@
 
 `NOTEBOOK` is the text of `jail/inside/notebook.py`, the interpreter, which is
 started if it is not there. A program gets its caller's stdin, stdout and stderr. A caller that is
-killed, because time is up, interrupts its program; one that does not let itself be interrupted
+killed, because time is up, interrupts its program. One that does not let itself be interrupted
 takes the interpreter with it. The text of this file is sent; nothing here imports Penstock.
 """
 

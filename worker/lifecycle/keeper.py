@@ -255,8 +255,8 @@ class Keeper:
     # How it ends.
 
     def let_go(self, box: Box) -> "asyncio.Future[bool]":
-        """End it in the background, on the process's loop, as everything that a provider does;
-        whether it is confirmed gone, else the reaper has it."""
+        """End it in the background, on the process's loop, as everything that a provider does. The
+        result says whether it is confirmed gone; else the reaper has it."""
         ended = asyncio.run_coroutine_threadsafe(self._ended(box), process_loop())
         ending = asyncio.wrap_future(ended)
         self._endings.add(ending)

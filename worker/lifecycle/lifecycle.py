@@ -1,7 +1,7 @@
 """Session sandboxes from start to end: start many, exceed nothing, leak none.
 
-However many processes do this, at most `PENSTOCK_MAX_STARTING` of their sandboxes are
-starting at once; and whatever happens to a process, its sandboxes are ended.
+However many processes do this, at most `PENSTOCK_MAX_STARTING` of their sandboxes are starting at
+once. Whatever happens to a process, its sandboxes are ended.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Every provider of session sandboxes offers this: small enough for any of them.
 
 Modal, E2B, Daytona, Docker, Kubernetes and a process on this machine all fit. A sandbox
-is named before it is made, so that one whose creation was never answered can be found;
-its id is enough to end it, so that anybody can.
+is named before it is made, so that one whose creation was never answered can be found.
+Its id is enough to end it, so that anybody can.
 """
 
 import asyncio

@@ -3,8 +3,8 @@
     async with lifecycle.open(SandboxSpec(image="python:3.12")) as sandbox:
         result = await sandbox.exec(["python", "-c", "print(1)"], timeout=30)
 
-Its calls may come from any event loop or thread; the provider's own work is done on one
-loop of the process, which neither a blocked caller nor a cancelled one holds up.
+Its calls may come from any event loop or thread. The provider's own work is done on one loop of the
+process. Neither a blocked caller nor a cancelled one holds that up.
 """
 
 import asyncio

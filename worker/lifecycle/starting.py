@@ -1,8 +1,8 @@
 """How a sandbox is started: permit, record, creation, readiness; retried if that may help.
 
-At most `limit` sandboxes of the fleet are starting at any moment. A permit is taken, then
-entrusted to the record, and freed when the sandbox is ready or confirmed dead, even if this
-process dies. The budget runs only while a permit is held: queueing costs nothing of it.
+At most `limit` sandboxes of the fleet are starting at any moment. A permit is taken, then entrusted
+to the record. It is freed when the sandbox is ready or confirmed dead, even if this process dies.
+The budget runs only while a permit is held: queueing costs nothing of it.
 """
 
 import asyncio

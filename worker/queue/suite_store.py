@@ -4,9 +4,9 @@
     pack       some cases, 256 kB together at most; a text above 64 kB is in blobs of its own
     blob       at most 1 MiB, compressed above 4 kB
 
-A digest names every value, so that two problems share what they have in common, and nobody can
-put other content in a value's place. All expire; a client sends what is missing once more, and a
-worker that misses something says so in its result: `suite_missing`.
+A digest names every value. So two problems share what they have in common, and nobody can put other
+content in a value's place. All expire; a client sends what is missing once more, and a worker that
+misses something says so in its result: `suite_missing`.
 """
 
 import json

@@ -1,7 +1,7 @@
 """A program goes to a sandbox and its answer comes back, by verl's signature.
 
-A sandbox that is busy, away or out of order is asked again, with no permit held
-meanwhile; verl asks again only after 504.
+A sandbox that is busy, away or out of order is asked again, with no permit held meanwhile. The
+trainer verl asks again only after 504.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Rows of a data set, looked at before a model is trained on them: `penstock cases check`.
 
-What a row's own solutions show is told: whether any of them passes, and what it takes. A checker is
-shown what models print. All programs run where a reward would run them.
+It reports what a row's own solutions show: whether any of them passes, and what it takes. A checker
+is shown what models print. All programs run where a reward would run them.
 """
 
 import ast

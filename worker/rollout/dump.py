@@ -1,7 +1,7 @@
 """Trajectories on disk: a file a step, a line of JSON each, `{input, output, score, step}`.
 
 `input` is the prompt as the model sees it, `output` all that followed. A line is written
-at once when its trajectory ends, so a killed process loses only those in flight,
+at once when its trajectory ends. So a killed process loses only those in flight,
 and a batch continues from the `request_id`s that are there. Masked ones have a `score` of
 null, `traj_masked` and `traj_exit_reason`, and are run again when a batch is resumed.
 """

@@ -1,7 +1,7 @@
 """Trajectories with exact tokens: each is a session at a gateway, which keeps what was sampled.
 
 A session is known by its request's id. So a process that replaces one that died gets the answers
-that the engine had given already, and no turn is sampled twice.
+that the engine had given already. No turn is sampled twice.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     {"name": "code_interpreter", "arguments": {"code": "print(1)"}}
     </tool_call>
 
-For servers that pass on what the model writes; what `# Tools` says is what these models
-were trained on, and how their own chat templates render a list of tools.
+It is for servers that pass on what the model writes. These models were trained on the words of `#
+Tools`, which their own chat templates render.
 """
 
 import json

@@ -1,8 +1,8 @@
 """The tools of one trajectory: made at its start, called side by side, released at its end.
 
-Any object of verl's tool interface will do. A tool that raises, or whose metrics say
-`traj_masked` or an `error_kind` of `infrastructure`, masks the trajectory, whatever the
-model did next would answer to a failure that is not its own.
+Any object of verl's tool interface will do. A tool that raises, or whose metrics say `traj_masked`
+or an `error_kind` of `infrastructure`, masks the trajectory. The model's next turns would answer to
+a failure that is not its own.
 """
 
 import asyncio

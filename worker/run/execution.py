@@ -2,7 +2,7 @@
 
     queued → waits for a permit → runs → [gives it back, backs off, waits, runs] … → result
 
-What fails on our side is masked as an `infrastructure` result; the job itself
+What fails on our side is masked as an `infrastructure` result. The job itself
 fails only where it cannot be run as it stands.
 """
 

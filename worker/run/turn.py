@@ -1,9 +1,8 @@
 """An execution's right to use the sandbox, and what a worker knows of the job it runs.
 
-Penstock's worker claims a job together with its permit and says so by setting
-`job_at_hand`; under any other worker the job takes the permit itself. Either
-way no permit is held between two attempts, and none is given back while a program
-that nobody waits for may still be running.
+Penstock's worker claims a job together with its permit and says so by setting `job_at_hand`. Under
+any other worker the job takes the permit itself. Either way no permit is held between two attempts.
+None is given back while a program that nobody waits for may still be running.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ class Turn(Protocol):
 
 
 class Room:
-    """The room of a worker without a gate: for its jobs, and beside them for programs of theirs.
+    """The room of a worker without a gate: for its jobs, and beside them for these jobs' programs.
 
     Jobs come first: they start even if the room is full.
     """
@@ -122,7 +121,7 @@ def cost_or_none(cost: int) -> int | None:
 
 
 async def give_back(permit: Permit, still_running: float) -> None:
-    """Have Redis free it after so many seconds, whatever becomes of this process meanwhile."""
+    """Have Redis free it after so many seconds, whatever happens to this process meanwhile."""
     try:
         await permit.give_back(after=still_running)
     except GateError as failure:

@@ -325,8 +325,8 @@ class Hub:
         await call.answer()
 
     async def _fork(self, call: Call) -> None:
-        """The files of one session into a new one. Both ends of the pipe are theirs: what passes
-        through it is not read here."""
+        """The files of one session into a new one. Both ends of the pipe belong to the sessions:
+        what passes through it is not read here."""
         parent = self._of(call)
         call.require_room()
         with parent.used():

@@ -2,7 +2,7 @@
 
 The hub reads what a command writes until the streams are closed, listened to or not: so neither
 the command nor what it left in the background is held up, or killed, by a caller that hangs up.
-A listener that reads slowly holds the command up, as a slow terminal does; what nobody listens to
+A listener that reads slowly holds the command up, as a slow terminal does. What nobody listens to
 is read no faster than the hub can spare.
 """
 
@@ -38,7 +38,7 @@ def require_room(descriptor: int) -> None:
 
 
 class Ends:
-    """The descriptors of a new command: theirs go to the session, ours stay here.
+    """The descriptors of a new command: one half goes to the session, the other stays here.
 
     `source` and `target` are used for its stdin and stdout where they are given, and owned.
     """

@@ -197,7 +197,7 @@ class _Inside:
 
 
 def _labels(tags: Mapping[str, str]) -> dict[str, str]:
-    """A label has fewer characters than a tag: what does not fit is told apart by its digest."""
+    """A label has fewer characters than a tag: what does not fit is known by its digest."""
     return {
         key: text
         if _LABEL.fullmatch(text)

@@ -1,7 +1,7 @@
 """Commands in a sandbox whose provider can run a line of a shell, and pass files.
 
 Most SDKs return text, some mix both outputs, and some wait for what a command left in the
-background. So a script inside runs the command with its outputs in files, ends it with its group
+background. So a script inside runs the command with its outputs in files. It ends it with its group
 when its time is over, and prints how it ended. It needs `sh`, `base64` and what every image has.
 """
 

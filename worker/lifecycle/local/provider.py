@@ -1,7 +1,7 @@
 """The local provider: session sandboxes in jails of this machine, all of them kept by one hub.
 
-A sandbox is a session of `jail.sessions` with the same name; so any worker of this user
-on the machine finds, uses and ends it, also after the one that made it has died.
+A sandbox is a session of `jail.sessions` with the same name. So any worker of this user on the
+machine can use and end it, also after its maker has died.
 """
 
 import asyncio

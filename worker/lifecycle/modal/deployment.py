@@ -5,7 +5,7 @@
     await deployment.runtime.execute(Command(command=["ls"]))
     await deployment.stop()
 
-The cap on starting sandboxes is the fleet's, whatever the number of workers; `start` keeps
+The cap on starting sandboxes is the fleet's, whatever the number of workers. `start` keeps
 its budget, and `stop` never raises and never forgets.
 """
 

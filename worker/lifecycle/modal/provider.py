@@ -1,8 +1,8 @@
 """The Modal provider, on Modal's own client.
 
-A sandbox gets its name and tags in the very request that makes it, so that one whose
-creation was never answered is found again. How long Modal's client repeats a request that
-was throttled is bounded: without that, a refusal looks like a creation that never ends.
+A sandbox gets its name and tags in the very request that makes it. So one whose creation was never
+answered is found again. How long Modal's client repeats a request that was throttled is bounded:
+without that, a refusal looks like a creation that never ends.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """How what is due in one registry is ended, and its permits given back.
 
-It acts on a record only with the fence that claiming it gave, so that two reapers, or a
-reaper and an owner that wakes up, cannot both be right. A sandbox that could
-not be ended is tried again without a limit, and is never forgotten.
+It acts on a record only with the fence that claiming it gave. So two reapers cannot both be right,
+nor a reaper and an owner that wakes up. A sandbox that could not be ended is tried again without a
+limit, and is never forgotten.
 """
 
 import asyncio
