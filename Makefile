@@ -31,13 +31,17 @@ NO_PACKAGES = echo "The packages could not be installed; pip says above why. Is 
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: chromium screenshots help demo test test-all tests outside test-at-load durations constraints against installed compat check format bench conformance $(STEPS:%=conformance-%) hosts soak lowest docs site pinned secrets wheel clean python
+.PHONY: chromium screenshots help demo train test test-all tests outside test-at-load durations constraints against installed compat check format bench conformance $(STEPS:%=conformance-%) hosts soak lowest docs site pinned secrets wheel clean python
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(VENV)/.runs ## see it work: real workers, one killed with -9, nothing lost
 	@$(BIN)/penstock demo
+
+train: $(VENV)/.installed ## train a small model undisturbed, while everything is killed, and in a plain way: ten minutes (SEEDS=5 for five seeds, ASYNC=1 with samples that are a version old)
+	@$(BIN)/python -m examples.unbothered $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ASYNC),--asynchronous) \
+	  $(if $(FOLDER),--folder $(FOLDER)) $(if $(PICTURE),--picture $(PICTURE))
 
 test: tests ## test each behaviour once (TESTS=tests/limiter for some, LAST=1 for what failed last)
 
@@ -130,7 +134,7 @@ soak: $(VENV)/.installed ## the long versions of the chaos and property tests
 
 constraints: | python ## renew .ci/constraints.txt, the versions that CI installs, with the newest there are
 	rm -rf build/constraints && $(PYTHON) -m venv build/constraints
-	build/constraints/bin/$(PIP) install '.[dev]' numpy
+	build/constraints/bin/$(PIP) install '.[dev]'
 	build/constraints/bin/$(PIP) freeze --exclude penstock-rl > .ci/constraints.txt
 
 against: $(VENV)/.installed ## this tree beside another revision, in turns: REV=… [SUITE=queue|gates|buffer|sandbox] [ROUNDS=8]

@@ -1,53 +1,80 @@
-"""`python -m examples.unbothered`: train twice from the same seed, once while everything is killed,
-and compare the weights bit for bit."""
+"""`python -m examples.unbothered`: train from the same seed in several ways, some of them while
+everything is killed, and compare weights, rewards and curves."""
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
+from examples.unbothered import report
+from examples.unbothered.fleet import Fleet, Plain, Training
 
-from examples.unbothered import model
-from examples.unbothered.fleet import Fleet
+DEAD = 0.2  # of the control's batches. At 0.05 the harm is within the spread of seeds
+
+# How each run is begun: folder, seed, steps, most seconds.
+RUNS: dict[str, Callable[[Path, int, int, float], Training]] = {
+    "bare": lambda f, s, n, m: Plain(f, s, n, rewards="deserved", most_seconds=m),
+    "undisturbed": lambda f, s, n, m: Fleet(f, s, n, most_seconds=m),
+    "killed": lambda f, s, n, m: Fleet(f, s, n, rate=1.0, most_seconds=m),
+    "control": lambda f, s, n, m: Plain(
+        f, s, n, rewards="zeros", dead=DEAD, rate=1.0, most_seconds=m
+    ),
+    "masked": lambda f, s, n, m: Plain(f, s, n, rewards="masked", dead=DEAD, most_seconds=m),
+    "shuffled": lambda f, s, n, m: Plain(f, s, n, rewards="shuffled", most_seconds=m),
+    "tenth": lambda f, s, n, m: Fleet(f, s, n, rate=0.1, most_seconds=m),
+    "ahead": lambda f, s, n, m: Fleet(f, s, n, ahead=1, most_seconds=m),
+    "ahead-killed": lambda f, s, n, m: Fleet(f, s, n, ahead=1, rate=1.0, most_seconds=m),
+}
+USUAL = ("bare", "undisturbed", "killed", "control", "masked", "shuffled")
 
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m examples.unbothered", description=__doc__)
-    options.add_argument("--steps", type=int, default=24, help="updates of the weights")
-    options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--folder", type=Path, help="for logs and checkpoints; it must be new")
+    options.add_argument("--steps", type=int, default=300, help="updates of the weights")
+    options.add_argument("--seeds", type=int, default=1, help="how many, from 1")
+    options.add_argument(
+        "--runs", default=",".join(USUAL), help=f"of {', '.join(RUNS)}; default: %(default)s"
+    )
+    options.add_argument("--asynchronous", action="store_true", help="ahead and ahead-killed, too")
+    options.add_argument(
+        "--folder", type=Path, help="for logs and checkpoints; runs that ended there are not run"
+    )
+    options.add_argument("--picture", type=Path, help="where the curves are drawn")
     options.add_argument("--most-seconds", type=float, default=3600.0, help="of each run")
     given = options.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="unbothered-"))
     print(f"logs and checkpoints are in {folder}")
-    for name, chaos in (("undisturbed", None), ("killed", given.seed)):
-        with Fleet(
-            folder / name, given.seed, given.steps, most_seconds=given.most_seconds
-        ) as fleet:
-            seconds = fleet.run(chaos=chaos, steps=given.steps)
-            kills = ", ".join(f"{kind} {count}" for kind, count in fleet.kills.items())
-        print(f"{name}: {given.steps} steps in {seconds:.0f} s, {told(folder / name)}")
-        if kills:
-            print(f"killed with -9: {kills}")
-    same = equal(folder / "undisturbed", folder / "killed")
-    print("the weights are equal, bit for bit" if same else "the weights DIFFER")
-    return 0 if same else 1
+    names = [*given.runs.split(","), *(("ahead", "ahead-killed") if given.asynchronous else ())]
+    for seed in range(1, given.seeds + 1):
+        for name in names:
+            run_one(folder / f"seed-{seed}" / name, name, seed, given.steps, given.most_seconds)
+    found = report.read(folder)
+    print(report.told(found))
+    if report.may_be_drawn(found):
+        picture = given.picture or folder / "curves.svg"
+        picture.write_text(report.drawn(found))
+        print(f"the curves are drawn in {picture}")
+    return 0 if report.holds(found) else 1
 
 
-def told(folder: Path) -> str:
-    """How the rewards went, and how many were masked."""
-    steps = [json.loads(line)["rewards"] for line in (folder / "steps.jsonl").open()]
-    known = [reward for step in steps for reward in step if reward is not None]
-    masked = sum(len(step) for step in steps) - len(known)
-    return f"mean reward {sum(known) / max(1, len(known)):.3f}, {masked} masked"
-
-
-def equal(one: Path, other: Path) -> bool:
-    (first, *_), (second, *_) = (model.loaded(each / "checkpoint.npz") for each in (one, other))
-    return all(np.array_equal(first[name], second[name]) for name in first)
+def run_one(folder: Path, name: str, seed: int, steps: int, most_seconds: float) -> None:
+    """One training, unless it has ended in that folder before."""
+    ended = folder / "ended.json"
+    if ended.exists():
+        return
+    print(f"seed {seed}, {name} …", end=" ", flush=True)
+    with RUNS[name](folder, seed, steps, most_seconds) as training:
+        seconds = training.run()
+        about = {
+            "seconds": seconds, "kills": dict(training.kills), "sandboxes": training.sandboxes(),
+        }  # fmt: skip
+    ended.write_text(json.dumps(about))
+    print(f"{seconds:.0f} s")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())

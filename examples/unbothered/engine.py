@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import uvicorn
 
 from examples.unbothered import model, task
@@ -44,8 +43,7 @@ class Engine:
     def _generate(self, asked: Body) -> Body:
         seed = asked["sampling_params"].get("sampling_seed")
         prompt = asked["input_ids"]
-        draw = np.random.default_rng([0 if seed is None else seed, *prompt])
-        ids, lps = model.sampled(self.weights, prompt, draw)
+        ((ids, lps),) = model.answers(self.weights, [prompt], [model.drawing(seed or 0, prompt)])
         most = asked["sampling_params"].get("max_new_tokens") or len(ids)
         ids, lps = ids[:most], lps[:most]
         ended = ids[-1] == task.END

@@ -1,6 +1,5 @@
 """The processes of a run, each started again whenever it ends, and what kills them by the clock."""
 
-import contextlib
 import json
 import os
 import random
@@ -13,17 +12,19 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import ground
 from examples.unbothered import model, trainer
 from ground import EmbeddedServer
 
-# Seconds between two kills of each kind, and of the trainer how many there are in a run.
-KILLS = {"worker": 10.0, "gateway": 20.0, "redis": 60.0, "sandbox": 3.0}
+# Seconds between two kills of each kind; of the trainer, how many there are in a run; and in
+# which share of the programs' runs their sandbox is killed.
+KILLS = {"worker": 10.0, "gateway": 20.0, "redis": 60.0}
 TRAINER_KILLS = 3
+SANDBOX_KILLS = 0.05
 WORKERS = 2
-LEASE = 5.0  # seconds until what a dead process had is given to another
+LEASE = 3.0  # seconds until what a dead process had is given to another
 # One thread a process: a sum in another order is another sum.
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -70,23 +71,122 @@ class Service:
         self._log.close()
 
 
-class Fleet:
-    """Redis, an engine, a gateway, workers, and a trainer."""
+class Training:
+    """A trainer, and what kills it."""
 
-    def __init__(self, folder: Path, seed: int, steps: int, *, most_seconds: float) -> None:
+    services: list[Service]
+    trainer: Service
+
+    def __init__(
+        self, folder: Path, seed: int, steps: int, *, rate: float, most_seconds: float
+    ) -> None:
+        """`rate` times as often as KILLS says; 0: nothing is killed."""
         folder.mkdir(parents=True)
         self.folder, self.kills = folder, Counter[str]()
+        self._seed, self._steps, self._rate = seed, steps, rate
         self._most_seconds = most_seconds
+        self._due: dict[str, float] = {}
+        self._draw = random.Random(seed)
+        self.services = []
+        weights = model.fresh(seed)
+        file = folder / "checkpoint.npz"
+        model.saved(file, weights, model.Adam(weights), {"version": 0})
+
+    def _written(self, **known: Any) -> None:
+        known |= {"seed": self._seed, "steps": self._steps}
+        (self.folder / "run.json").write_text(json.dumps(known))
+
+    def run(self) -> float:
+        """Until the trainer has ended; seconds."""
+        began = time.monotonic()
+        due = {kind: began + self._due[kind] for kind in self._due}
+        count = round(TRAINER_KILLS * self._rate)
+        trainers = sorted({self._steps * (n + 1) // (count + 1) for n in range(count)})
+        while not self.trainer.over:
+            now = time.monotonic()
+            if now - began > self._most_seconds:
+                raise TimeoutError(f"the run takes too long; its logs are in {self.folder}")
+            for kind in [kind for kind, at in due.items() if at <= now]:
+                due[kind] = now + self._due[kind]
+                self.kill(kind)
+            if trainers and self.done() >= trainers[0]:
+                trainers.pop(0)
+                time.sleep(self._draw.uniform(0, 1))  # anywhere in the step
+                self.kill("trainer")
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    def done(self) -> int:
+        """Steps that are finished."""
+        log = self.folder / "steps.jsonl"
+        return len(log.read_bytes().splitlines()) if log.exists() else 0
+
+    def kill(self, kind: str) -> None:
+        self._draw.choice(
+            [one for one in [*self.services, self.trainer] if kind in one.name]
+        ).kill()
+        self._note(kind)
+
+    def _note(self, kind: str) -> None:
+        self.kills[kind] += 1
+        with open(self.folder / "kills.jsonl", "a") as log:
+            line = {"what": kind, "at": time.time(), "done": self.done()}
+            log.write(json.dumps(line) + "\n")
+
+    def sandboxes(self) -> tuple[int, int]:
+        """Runs of programs, and how many of them died with their sandbox."""
+        file = self.folder / "sandboxes"
+        letters = file.read_bytes() if file.exists() else b""
+        return len(letters), letters.count(b"x")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for service in [self.trainer, *reversed(self.services)]:
+            service.stop()
+
+
+class Plain(Training):
+    """The control: a trainer alone. `rewards` and `dead` are those of `plain.py`."""
+
+    def __init__(
+        self, folder: Path, seed: int, steps: int, *, rewards: str, dead: float = 0.0,
+        rate: float = 0.0, most_seconds: float,
+    ) -> None:  # fmt: skip
+        super().__init__(folder, seed, steps, rate=rate, most_seconds=most_seconds)
+        self._written(rewards=rewards, dead=dead)
+        self.trainer = Service(
+            "trainer", ["-m", "examples.unbothered.plain", str(folder)], folder, _environment()
+        )
+
+
+class Fleet(Training):
+    """Redis, an engine, a gateway, workers, and a trainer."""
+
+    def __init__(
+        self, folder: Path, seed: int, steps: int, *, ahead: int = 0, rate: float = 0.0,
+        most_seconds: float,
+    ) -> None:  # fmt: skip
+        super().__init__(folder, seed, steps, rate=rate, most_seconds=most_seconds)
         engine, gateway = _free_port(), _free_port()
-        self._write_down(seed, steps, engine, gateway)
+        self._written(
+            ahead=ahead, engine=f"http://127.0.0.1:{engine}", gateway=f"http://127.0.0.1:{gateway}"
+        )
         self.redis = EmbeddedServer(folder / "redis", port=_free_port(), say=lambda _: None)
-        env = os.environ | ONE_THREAD | {
+        env = _environment() | {
             "PENSTOCK_REDIS_URL": self.redis.url,
             "PENSTOCK_GATEWAY_ENGINES": f"sglang=http://127.0.0.1:{engine}",
             "PENSTOCK_GATEWAY_PORT": str(gateway), "PENSTOCK_SANDBOX": "local",
             "PENSTOCK_JOB_LEASE": str(LEASE), "PENSTOCK_GATEWAY_CALL_LEASE": str(LEASE),
-            "PYTHONPATH": str(Path(trainer.__file__).parents[2]),
         }  # fmt: skip
+        if rate:
+            self._due = {kind: every / rate for kind, every in KILLS.items()}
+            env |= {
+                "PENSTOCK_SANDBOX": "examples.unbothered.sandbox.dying",
+                "UNBOTHERED_DEAD": str(SANDBOX_KILLS * rate),
+                "UNBOTHERED_DEATHS": str(folder / "sandboxes"),
+            }
 
         def service(name: str, *command: str) -> Service:
             return Service(name, ["-m", *command], folder, env)
@@ -105,68 +205,20 @@ class Fleet:
         _until(lambda: _answers(gateway), "the gateway")
         self.trainer = service("trainer", "examples.unbothered.trainer", str(folder))
 
-    def _write_down(self, seed: int, steps: int, engine: int, gateway: int) -> None:
-        weights = model.fresh(seed)
-        file = self.folder / "checkpoint.npz"
-        model.saved(file, weights, model.Adam(weights), {"version": 0})
-        known = {
-            "seed": seed, "steps": steps, "engine": f"http://127.0.0.1:{engine}",
-            "gateway": f"http://127.0.0.1:{gateway}",
-        }  # fmt: skip
-        (self.folder / "run.json").write_text(json.dumps(known))
-
-    def run(self, *, chaos: int | None, steps: int) -> float:
-        """Until the trainer has ended; seconds. `chaos` is a seed of what is killed when."""
-        began = time.monotonic()
-        due = {kind: began + every for kind, every in KILLS.items()} if chaos is not None else {}
-        draw = random.Random(chaos)
-        trainers = sorted({steps * (n + 1) // (TRAINER_KILLS + 1) for n in range(TRAINER_KILLS)})
-        while not self.trainer.over:
-            now = time.monotonic()
-            if now - began > self._most_seconds:
-                raise TimeoutError(f"the run takes too long; its logs are in {self.folder}")
-            for kind in [kind for kind, at in due.items() if at <= now]:
-                due[kind] = now + KILLS[kind]
-                self._kill(kind, draw)
-            if due and trainers and self.done() >= trainers[0]:
-                trainers.pop(0)
-                time.sleep(draw.uniform(0, 1))  # anywhere in the step
-                self._kill("trainer", draw)
-            time.sleep(0.05)
-        return time.monotonic() - began
-
-    def done(self) -> int:
-        """Steps that are finished."""
-        log = self.folder / "steps.jsonl"
-        return len(log.read_bytes().splitlines()) if log.exists() else 0
-
-    def _kill(self, kind: str, draw: random.Random) -> None:
-        name = "worker" if kind == "sandbox" else kind
-        named = [service for service in [*self.services, self.trainer] if name in service.name]
-        if kind == "redis":
-            with ground.connect(self.redis.target) as client:
-                os.kill(client.info("server")["process_id"], signal.SIGKILL)
-        elif kind == "sandbox":
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one just ended
-                for child in _children(draw.choice(named).process.pid):
-                    os.kill(child, signal.SIGKILL)
-        else:
-            draw.choice(named).kill()
-        self.kills[kind] += 1
-
-    def __enter__(self) -> Self:
-        return self
+    def kill(self, kind: str) -> None:
+        if kind != "redis":
+            return super().kill(kind)
+        with ground.connect(self.redis.target) as client:
+            os.kill(client.info("server")["process_id"], signal.SIGKILL)
+        return self._note(kind)
 
     def __exit__(self, *_: object) -> None:
-        for service in [self.trainer, *reversed(self.services)]:
-            service.stop()
+        super().__exit__()
         self.redis.stop()
 
 
-def _children(process: int) -> list[int]:
-    """Those of a worker start its programs: with them all that run end."""
-    threads = Path(f"/proc/{process}/task").glob("*/children")
-    return [int(child) for thread in threads for child in thread.read_text().split()]
+def _environment() -> dict[str, str]:
+    return os.environ | ONE_THREAD | {"PYTHONPATH": str(Path(trainer.__file__).parents[2])}
 
 
 def _free_port() -> int:

@@ -137,22 +137,40 @@ def _backward(w: Weights, ids: Array, kept: list[Any], above: Array) -> Weights:
     return found
 
 
-def sampled(w: Weights, prompt: list[int], draw: np.random.Generator) -> Any:
-    """An answer and its log-probabilities."""
-    ids, lps = list(prompt), []
-    for _ in range(LONGEST):
-        said = forward(w, np.array([ids]))[0][0, -1]
-        p = np.exp(said)
-        token = int(np.searchsorted(p.cumsum(), draw.random() * p.sum()))
-        ids.append(token)
-        lps.append(float(said[token]))
-        if token == END:
-            break
-    return ids[len(prompt) :], lps
+Row = tuple[list[int], int, float]  # tokens, how many are prompt, advantage
+Answer = tuple[list[int], list[float]]  # tokens, and their log-probabilities
 
 
-def gradient(w: Weights, rows: list[tuple[list[int], int, float]]) -> Weights:
-    """Of the loss over rows of (tokens, how many are prompt, advantage): the mean over sampled
+def answers(
+    w: Weights, prompts: list[list[int]], draws: list[np.random.Generator] | None
+) -> list[Answer]:
+    """An answer to each prompt; without generators, the likeliest tokens."""
+    ids = np.array(prompts)
+    lps = np.zeros((len(ids), LONGEST))
+    for place in range(LONGEST):
+        said = forward(w, ids)[0][:, -1]
+        if draws is None:
+            tokens = said.argmax(-1)
+        else:
+            sums = np.exp(said).cumsum(-1)
+            drawn = np.array([draw.random() for draw in draws])[:, None] * sums[:, -1:]
+            tokens = (sums <= drawn).sum(-1)
+        lps[:, place] = said[np.arange(len(ids)), tokens]
+        ids = np.concatenate([ids, tokens[:, None]], 1)
+    found = []
+    for row, known in zip(ids[:, len(prompts[0]) :].tolist(), lps.tolist(), strict=True):
+        length = row.index(END) + 1 if END in row else LONGEST
+        found.append((row[:length], known[:length]))
+    return found
+
+
+def drawing(seed: int, prompt: list[int]) -> np.random.Generator:
+    """What chooses the tokens of one answer."""
+    return np.random.default_rng([seed, *prompt])
+
+
+def gradient(w: Weights, rows: list[Row]) -> Weights:
+    """Of the loss over rows: the mean over sampled
     tokens of -advantage * log p - ENTROPY * entropy."""
     ids = np.zeros((len(rows), PLACES), int)
     live = np.zeros((len(rows), PLACES - 1))

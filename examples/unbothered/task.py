@@ -1,11 +1,13 @@
 """The task *steps*: a prompt names operations, and the model writes one expression for each.
 
-The expressions become the lines of a program. Case j asks for the value after the first j of them,
-so a program's reward is the share of its beginning that is right.
+The expressions become the lines of a program. It is asked for the value after its first line, its
+first two, and all of them, so its reward is the share of its beginning that is right.
 """
 
 import itertools
+import json
 import random
+from typing import Any
 
 OPERATIONS = {
     "double": "x * 2",
@@ -29,9 +31,14 @@ LENGTH = 3  # operations of a prompt
 LONGEST = LENGTH + 1  # tokens of an answer
 INPUTS = (3, -5, 12)
 EVERY_PROMPT = list(itertools.product(OPERATIONS, repeat=LENGTH))
+HELD_OUT = random.Random("held out").sample(EVERY_PROMPT, 64)  # never trained on
+TRAINED = sorted(set(EVERY_PROMPT) - set(HELD_OUT))
 
 _ids = {word: id for id, word in enumerate(WORDS)}
+_values = {line: eval(f"lambda x: {line}") for line in OPERATIONS.values()}
+_known = {name: _values[line] for name, line in OPERATIONS.items()}
 Prompt = tuple[str, ...]
+PROMPTS, SAMPLES = 8, 8  # of a step
 
 
 def encoded(prompt: Prompt) -> list[int]:
@@ -55,19 +62,63 @@ def program(answer: str) -> str:
     )
 
 
-def cases(prompt: Prompt) -> dict[str, object]:
-    """One for each beginning of the prompt, judged by value."""
-    known = {name: eval(f"lambda x: {line}") for name, line in OPERATIONS.items()}
-    inputs, outputs = [], []
-    for count, x in enumerate(INPUTS[: len(prompt)], 1):
+# One job runs a batch of programs, and prints what each of them returns. Their tokens are the
+# task's, so they may share a process; programs of a real model get a job each (`worker.hosts`).
+BATCH = """\
+import json, sys
+
+
+def value(program, x, count):
+    try:
+        exec(program, names := {})
+        return names["run"](x, count)
+    except Exception as error:
+        return repr(error)
+
+
+programs, inputs = json.load(sys.stdin)
+found = [[value(program, x, n) for n, x in enumerate(inputs, 1)] for program in programs]
+print(json.dumps(found))
+"""
+
+
+def batch(answers: list[str]) -> str:
+    """What `BATCH` reads."""
+    return json.dumps([[program(answer) for answer in answers], INPUTS])
+
+
+def reward(prompt: Prompt, values: list[Any]) -> float:
+    """The share of the prompt's beginnings after which the program has the right value."""
+    right = 0
+    for count, x in enumerate(INPUTS, 1):
         value = x
         for name in prompt[:count]:
-            value = known[name](value)
-        inputs.append([x, count])
-        outputs.append(value)
-    return {"fn_name": "run", "inputs": inputs, "outputs": outputs}
+            value = _known[name](value)
+        right += values[count - 1] == value
+    return right / len(INPUTS)
 
 
-def drawn(seed: int, step: int, count: int) -> list[Prompt]:
+def deserved(prompt: Prompt, ids: list[int]) -> float:
+    """The reward of an answer, found here and not by any sandbox."""
+    lines = [WORDS[id] for id in ids if id != END]
+    if "x +" in lines:  # not Python, so none of it runs
+        return 0.0
+    values: list[Any] = []
+    for count, x in enumerate(INPUTS, 1):
+        value: Any = x
+        for line in lines[:count]:
+            value = _values[line](value) if line in _values else None
+            if value is None:
+                break
+        values.append(value)
+    return reward(prompt, values)
+
+
+def drawn(seed: int, step: int) -> list[Prompt]:
     """The prompts of one step: a function of seed and step, so that a step can be done again."""
-    return random.Random(f"prompts {seed} {step}").sample(EVERY_PROMPT, count)
+    return random.Random(f"prompts {seed} {step}").sample(TRAINED, PROMPTS)
+
+
+def sampling_seed(seed: int, step: int, number: int, sample: int) -> int:
+    """The seed of one answer."""
+    return ((seed * 1_000_000 + step) * PROMPTS + number) * SAMPLES + sample
