@@ -54,6 +54,11 @@ class BufferSettings(Settings):
         description="Folders that may hold the `input_file` of a rollout, separated by commas."
         " Unset: none.",
     )
+    gateway_url: SecretStr | None = Field(
+        None,
+        description="URL of a gateway, with its token as the password. Generators ask it instead of"
+        " the trainer's engine, so that items have exact tokens.",
+    )
     engine_hosts: str = Field(
         "",
         description="Hosts (`host` or `host:port`, commas between) allowed in a rollout's"

@@ -34,18 +34,28 @@ def item_of(
 
 
 def rows_in(item: Mapping[str, Any]) -> list[tuple[Row, float | None]]:
-    """The rows of an item, each with its reward. Tokens that the task's policy masks are masked."""
+    """The rows of an item, each with its reward. What the task's policy masks is masked, and all of
+    a trajectory that its loop masked. An item of text alone has no rows."""
+    if "rows" not in item:
+        return []
     found = []
+    info = item.get("extra_info")
+    failed = ""
+    if isinstance(info, dict) and info.get("traj_masked"):
+        failed = str(info.get("traj_exit_reason"))
     stale = item.get("masked") or [[]] * len(item["rows"])
     for said, versions, ranges in zip(item["rows"], item["versions"], stale, strict=True):
         mask = spread(said["mask"])
         for first, end in ranges:
             mask[first:end] = [0] * len(mask[first:end])
+        cause = said.get("cause", "")
+        if failed and not cause:
+            cause, mask = failed, [0] * len(mask)
         row = Row(
             from_json(said["tokens"]), said["response_length"], runs(mask),
             from_json(said["logprobs"]), tuple((n, version) for n, version in versions),
             tuple((n, begin, end, finish) for n, begin, end, finish in said["calls"]),
-            bool(said.get("cause")), said.get("cause", ""),
+            bool(cause), cause,
         )  # fmt: skip
         found.append((row, said.get("reward", item.get("reward"))))
     return found

@@ -15,21 +15,16 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-import httpx
-
 from buffer.errors import GeneratorError
+from buffer.generator.api import Api, authorization
 from buffer.generator.partial import PARTIAL, Signals
-from buffer.generator.sender import authorization, retry_after
 from buffer.generator.trajectory import Question
-from ground.backoff import backoff
 from ground.lua import chunks
 
 log = logging.getLogger(__name__)
 
 LATER: Question = {}  # no question now; one may come when the line has something to say
 _WAIT = 20.0
-_TIMEOUT = 60.0
-_LONGEST_PAUSE = 15.0
 _MOST = 500  # slots in one renewal
 
 Group = tuple[dict[str, Any], int]  # a sample and its round
@@ -48,7 +43,7 @@ class _Out:
 class Admission:
     """The slots of one crew, for the groups of its data set."""
 
-    def __init__(self, api: "_Api", samples: dict[str, dict[str, Any]], signals: Signals) -> None:
+    def __init__(self, api: Api, samples: dict[str, dict[str, Any]], signals: Signals) -> None:
         context: Any = multiprocessing.get_context("fork")
         self.line: Connection
         self.line, far = context.Pipe()
@@ -144,56 +139,19 @@ def _wish(groups: Iterator[Group]) -> Wish | None:
     return next(((sample["instance_id"], number) for sample, number in groups), None)
 
 
-class _Api:
-    """A task's slots over HTTP; tried until the server answers."""
-
-    def __init__(self, buffer_url: str, task: str) -> None:
-        self._url = f"{buffer_url.partition('/tasks/')[0].rstrip('/')}/v1/tasks/{task}"
-        self._buffer_url, self._task = buffer_url, task
-        self._client: httpx.Client | None = None
-
-    def another(self) -> "_Api":
-        """A client of the same server for another thread."""
-        return _Api(self._buffer_url, self._task)
-
-    def has_policy(self) -> bool:
-        return self.call("GET", "/policy") is not None
-
-    def call(self, method: str, path: str, **options: Any) -> Any:
-        """Ask the server, again if it does not reply."""
-        failures = 0
-        while True:
-            pause = 0.0
-            if self._client is None:
-                self._client = httpx.Client(timeout=_TIMEOUT, headers=authorization())
-            try:
-                answer = self._client.request(method, self._url + path, **options)
-            except httpx.TransportError as failure:
-                log.warning("the buffer cannot be reached", extra={"reason": str(failure)})
-            else:
-                if answer.status_code == 200:
-                    return answer.json()
-                if answer.status_code in (404, 410):
-                    return None
-                if answer.status_code in (400, 405, 413, 422):
-                    raise GeneratorError(f"the buffer refused {method} {path}: {answer.text[:300]}")
-                log.warning("the buffer is not ready", extra={"status": answer.status_code})
-                pause = retry_after(answer)
-            failures += 1
-            time.sleep(max(pause, backoff(failures, 0.1, _LONGEST_PAUSE)))
-
-
 def admission_for(
     buffer_url: str, task: str, samples: list[dict[str, Any]], signals: Signals
 ) -> Admission | None:
     """None if the task has no policy: then nobody needs slots."""
-    if not _Api(buffer_url, task).has_policy():
+    url = f"{buffer_url.partition('/tasks/')[0].rstrip('/')}/v1/tasks/{task}"
+    api = Api(url, authorization())
+    if api.call("GET", "/policy") is None:
         return None
     known = {str(sample["instance_id"]): sample for sample in samples}
-    return Admission(_Api(buffer_url, task), known, signals)
+    return Admission(api, known, signals)
 
 
-def _ask_and_renew(line: Connection, api: _Api, signals: Signals, parent: int) -> None:
+def _ask_and_renew(line: Connection, api: Api, signals: Signals, parent: int) -> None:
     """Answers each wish with a slot: the wish's, or one for a group that must be made again."""
     renewer = _Renewer(api.another(), signals, parent)
     threading.Thread(target=_hear_of_versions, args=(api.another(), signals), daemon=True).start()
@@ -211,7 +169,7 @@ def _ask_and_renew(line: Connection, api: _Api, signals: Signals, parent: int) -
 
 
 def _one_slot(
-    api: _Api, owner: str, wish: Wish | None, renewer: "_Renewer"
+    api: Api, owner: str, wish: Wish | None, renewer: "_Renewer"
 ) -> dict[str, Any] | None:
     """None if nothing is wished for and nothing waits to be made."""
     named = [] if wish is None else [{"instance_id": wish[0], "round": wish[1]}]
@@ -233,7 +191,7 @@ def _one_slot(
             return dict(slot)
 
 
-def _hear_of_versions(api: _Api, signals: Signals) -> None:
+def _hear_of_versions(api: Api, signals: Signals) -> None:
     while True:
         now = api.call("GET", "/versions", params={"after": signals.newest, "wait": _WAIT})
         if now is None or now["version"] is None:
@@ -245,7 +203,7 @@ def _hear_of_versions(api: _Api, signals: Signals) -> None:
 class _Renewer:
     """Renews what is held, all with one call."""
 
-    def __init__(self, api: _Api, signals: Signals, parent: int) -> None:
+    def __init__(self, api: Api, signals: Signals, parent: int) -> None:
         self._api = api
         self._signals = signals
         self._parent = parent

@@ -21,6 +21,7 @@ from buffer.errors import GeneratorError
 from buffer.generator.admission import LATER, Admission, Group, admission_for
 from buffer.generator.partial import Interrupted, Signals
 from buffer.generator.sender import Sender, encoded
+from buffer.generator.sessions import Sessions
 from buffer.generator.trajectory import (
     Question,
     RewardFunction,
@@ -29,6 +30,7 @@ from buffer.generator.trajectory import (
     failed,
     partial_of,
 )
+from buffer.settings import BufferSettings
 from ground.extras import needed_by
 
 log = logging.getLogger(__name__)
@@ -57,7 +59,16 @@ class BaseGenerator:
         """`queue_size` is accepted for upstream's sake: questions are dealt as they are needed.
 
         With `interrupt_on_publish` each new version interrupts what is under way.
+
+        With PENSTOCK_GATEWAY_URL the questions are asked there, and items have exact tokens.
+        `remote_engine_url` is not used then, and nothing is interrupted.
         """
+        self._gateway = BufferSettings.load().gateway_url
+        if self._gateway and interrupt_on_publish:
+            raise GeneratorError(
+                "interrupt_on_publish is without use at a gateway, where answers go on under new"
+                " weights by their tokens: leave it out, or unset PENSTOCK_GATEWAY_URL"
+            )
         self.remote_engine_url = remote_engine_url
         self.remote_buffer_url = remote_buffer_url
         self.num_repeat_per_sample = num_repeat_per_sample
@@ -129,14 +140,24 @@ class BaseGenerator:
         with needed_by("the generator of single turns"):
             import openai  # noqa: F401 - once, before the workers are forked
 
-        arguments = (self.remote_engine_url, rollout, reward, sampling, self._signals)
+        sessions = None
+        if self._gateway:
+            sessions = Sessions(self._gateway.get_secret_value(), self.task_type, sampling)
+
+        def put(item: dict[str, Any]) -> bool:
+            """A failure has no rows, so it is written as text."""
+            if sessions is None or "session" not in item:
+                return self.send_data_to_buffer(item)
+            return sessions.end(item)
+
+        arguments = (self.remote_engine_url, rollout, reward, sampling, self._signals, sessions)
         crew = Crew(arguments, self.num_process)
         done, shown = 0, time.monotonic()
         try:
             for item in crew.answers(questions, admission.line if admission else None):
                 if admission is None:
-                    self.send_data_to_buffer(item)
-                elif not admission.deliver(item, self.send_data_to_buffer):
+                    put(item)
+                elif not admission.deliver(item, put):
                     continue
                 done += 1
                 if time.monotonic() - shown > _PROGRESS_EVERY:
@@ -215,6 +236,8 @@ class Crew:
             line.close()
             process.join()
             item, failure = None, f"its process died ({process.exitcode})"
+        if isinstance(item, GeneratorError):
+            raise item
         if item is not None:
             yield item
             return
@@ -231,7 +254,7 @@ class Crew:
 
 def _worker(
     line: Connection, engine_url: str, rollout: RolloutFunction, reward: RewardFunction,
-    sampling: dict[str, Any], signals: Signals,
+    sampling: dict[str, Any], signals: Signals, sessions: Sessions | None,
 ) -> None:  # fmt: skip
     from openai import OpenAI
 
@@ -242,17 +265,23 @@ def _worker(
             question = line.recv()
         except (EOFError, OSError):
             return  # the parent is gone or done
-        answer: tuple[dict[str, Any] | None, str]
-        partial = partial_of(question, rollout, signals)
+        answer: tuple[dict[str, Any] | GeneratorError | None, str]
+        partial = partial_of(question, rollout, None if sessions else signals)
         try:
+            session = {}
+            if sessions is not None:
+                client, sid = sessions.open(question)
+                session = {"session": sid}
             try:
-                item = answered(question, client, rollout, reward, sampling, partial)
+                item = answered(question, client, rollout, reward, sampling, partial, session)
             except Interrupted:
                 if partial is None or not partial.interruptible:
                     raise
                 item = partial.item(question)
             encoded(item)  # what cannot be sent is a failed rollout
             answer = (item, "")
+        except GeneratorError as refused:  # as it would refuse every other question
+            answer = (refused, "")
         except Exception as failure:  # noqa: BLE001 - told to the parent, which tries again
             answer = (None, f"{type(failure).__name__}: {failure}")
         line.send(answer)

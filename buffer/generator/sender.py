@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 
-from buffer.settings import BufferSettings
+from buffer.generator.api import authorization, retry_after
 from ground import tracing
-from ground.backoff import backoff, retry_after_seconds
+from ground.backoff import backoff
 
 log = logging.getLogger(__name__)
 
@@ -73,12 +73,3 @@ class Sender:
 def encoded(item: dict[str, Any]) -> bytes:
     """The item in ASCII, which has a place for half a surrogate pair; NaN is refused here."""
     return json.dumps(item, allow_nan=False).encode()
-
-
-def authorization() -> dict[str, str]:
-    token = BufferSettings.load().buffer_token
-    return {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
-
-
-def retry_after(response: httpx.Response) -> float:
-    return min(retry_after_seconds(response.headers.get("Retry-After", "")) or 0.0, 60.0)

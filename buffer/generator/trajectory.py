@@ -20,9 +20,11 @@ RolloutFunction = Callable[..., Any]
 RewardFunction = Callable[[dict[str, Any]], float]
 
 
-def partial_of(question: Question, rollout: RolloutFunction, signals: Signals) -> Partial | None:
+def partial_of(
+    question: Question, rollout: RolloutFunction, signals: Signals | None
+) -> Partial | None:
     """The partial of a question, for a function that takes one; None for a function that does
-    not."""
+    not. Without `signals` it is never interrupted."""
     if "partial" not in inspect.signature(rollout).parameters:
         return None
     return Partial(question.get("partial"), signals if "held" in question else None)
@@ -30,7 +32,7 @@ def partial_of(question: Question, rollout: RolloutFunction, signals: Signals) -
 
 def answered(
     question: Question, client: "OpenAI", rollout: RolloutFunction, reward: RewardFunction,
-    sampling: dict[str, Any], partial: Partial | None,
+    sampling: dict[str, Any], partial: Partial | None, session: dict[str, str],
 ) -> dict[str, Any]:  # fmt: skip
     more = {} if partial is None else {"partial": partial}
     said = rollout(client, question["prompt"], sampling, **more)
@@ -39,6 +41,7 @@ def answered(
         return failed(question, "no attempt got an answer", messages)
     row = {name: value for name, value in question.items() if name not in ("held", "partial")}
     item = _item(question, messages, reward({**row, "messages": messages}), sampling, reason)
+    item |= session
     if partial is not None and "held" in question:
         item |= partial.fields()
         begun = [version for _, version in partial.versions if version >= 0]
@@ -51,7 +54,7 @@ def _item(
     sampling: dict[str, Any], reason: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """The item as upstream writes it; `round_number` beside its five keys is the epoch's. It has
-    text and no ids, so it is not `exact`: nobody can train on it on policy."""
+    text and no ids, so it is not `exact`: nobody can train on it on policy. A gateway adds them."""
     own = ("uid", "instance_id", "round", "tries", "held", "partial")
     row = {name: value for name, value in question.items() if name not in own}
     turns = sum(message["role"] == "assistant" for message in messages)

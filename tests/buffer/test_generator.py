@@ -12,7 +12,7 @@ import pytest
 from openai import OpenAI
 
 from buffer import GeneratorError
-from buffer.generator import admission, base_generator, crew, query_single_turn, sender, single_turn
+from buffer.generator import api, base_generator, crew, query_single_turn, sender, single_turn
 from buffer.generator.crew import BaseGenerator
 from buffer.generator.discovery import discover
 from buffer.generator.math_reward import boxed, get_rule_based_math_reward
@@ -120,7 +120,7 @@ class Post:
         self.headers = headers
         return self
 
-    def request(self, method: str, url: str) -> httpx.Response:
+    def request(self, method: str, url: str, headers: dict[str, str]) -> httpx.Response:
         assert (method, url) == ("GET", "http://buffer/v1/tasks/math/policy")
         return httpx.Response(404)
 
@@ -139,7 +139,7 @@ def post(monkeypatch: pytest.MonkeyPatch) -> Post:
         Client=found.opened, TransportError=httpx.TransportError, Response=httpx.Response
     )
     monkeypatch.setattr(sender, "httpx", fake)
-    monkeypatch.setattr(admission, "httpx", fake)
+    monkeypatch.setattr(api, "httpx", fake)
     monkeypatch.setattr(sender, "time", SimpleNamespace(sleep=lambda seconds: None))
     return found
 

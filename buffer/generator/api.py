@@ -1,0 +1,72 @@
+"""A server of ours as a generator asks it: again and again, until it answers."""
+
+import logging
+import time
+from typing import Any
+
+import httpx
+
+from buffer.errors import GeneratorError
+from buffer.settings import BufferSettings
+from ground import tracing
+from ground.backoff import backoff, retry_after_seconds
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT = 60.0
+_LONGEST_PAUSE = 15.0
+
+
+class Api:
+    """What is below one URL, for one thread."""
+
+    def __init__(
+        self, url: str, headers: dict[str, str], *, name: str = "the buffer",
+        over: tuple[int, ...] = (404, 410),
+    ) -> None:  # fmt: skip
+        """`over` are the statuses of what is not there, or not any more."""
+        self._url, self._headers, self._name, self._over = url, headers, name, over
+        self._client: httpx.Client | None = None
+
+    def another(self) -> "Api":
+        """For another thread."""
+        return Api(self._url, self._headers, name=self._name, over=self._over)
+
+    def call(self, method: str, path: str, **options: Any) -> Any:
+        """What was answered; None if there is nothing of that name, or it is over. Raises
+        `GeneratorError` if it is refused."""
+        failures = 0
+        while True:
+            pause = 0.0
+            if self._client is None:
+                self._client = httpx.Client(timeout=_TIMEOUT, headers=self._headers)
+            try:
+                answer = self._client.request(
+                    method, self._url + path, headers=tracing.headers(), **options
+                )
+            except httpx.TransportError as failure:
+                log.warning(f"{self._name} cannot be reached", extra={"reason": str(failure)})
+            else:
+                if answer.status_code == 200:
+                    return answer.json()
+                if answer.status_code in self._over:
+                    return None
+                if answer.status_code in (400, 405, 413, 422):
+                    raise GeneratorError(
+                        f"{self._name} refused {method} {path}: {answer.text[:300]}"
+                    )
+                log.warning(f"{self._name} is not ready", extra={"status": answer.status_code})
+                pause = retry_after(answer)
+            failures += 1
+            time.sleep(max(pause, backoff(failures, 0.1, _LONGEST_PAUSE)))
+
+
+def authorization() -> dict[str, str]:
+    """What the buffer's server wants to see."""
+    token = BufferSettings.load().buffer_token
+    return {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
+
+
+def retry_after(response: httpx.Response) -> float:
+    """Seconds that a server asks for."""
+    return min(retry_after_seconds(response.headers.get("Retry-After", "")) or 0.0, 60.0)
