@@ -488,7 +488,7 @@ class SessionLog:
         """The arguments of the item, and the rows that are in it."""
         known = {
             "uid": facts["uid"], "instance_id": json.loads(facts["id"]), "session": session.sid,
-            "sampling": session.sampling,
+            "sampling": json.loads(facts["sampling"]),
         }  # fmt: skip
         try:
             item = item_of(known, rows, reward, rewards, extra)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ground
-from buffer import RolloutBuffer
+from buffer import RolloutBuffer, TaskConfig
 from gateway.adapters.samples import samples_of
 from gateway.items import rows_in
 from gateway.packing import spread
@@ -101,7 +101,7 @@ class Bench:
     async def items(self, redis: ground.Client, most: int) -> list[dict[str, Any]]:
         buffer, found = RolloutBuffer(redis, "math"), []
         while len(found) < most:
-            batch = await buffer.take(most - len(found), wait=100)
+            batch = await buffer.take(wait=100)
             assert batch is not None
             found += batch.items
         await buffer.aclose()
@@ -128,7 +128,9 @@ def proves_itself(item: dict[str, Any]) -> int:
 async def test_the_items_of_a_generator_have_exact_tokens(
     bench: Bench, real_redis: ground.Client
 ) -> None:
-    await bench.call("PUT", "", group_size=2)
+    buffer = RolloutBuffer(real_redis, "math")
+    await buffer.configure(TaskConfig(group_size=2, dialect="v1"))
+    await buffer.aclose()
     assert await bench.generates(repeat=2) == ""
     items = await bench.items(real_redis, 4)
     assert [item["instance_id"] for item in items] == ["a", "a", "b", "b"]

@@ -154,7 +154,7 @@ async def test_an_interrupted_one_goes_on_in_its_session(one: World) -> None:
     assert proves_itself(second) == sum(len(each.sampled) for each in one.engine.log)
 
 
-async def test_a_tool_that_fails_for_us_masks_the_item_too(
+async def test_a_tool_that_fails_for_us_masks_all_rows_of_the_item(
     one: World, real_redis: ground.Client
 ) -> None:
     async with rollout(one, Shell(works=False)) as playing:
@@ -163,7 +163,9 @@ async def test_a_tool_that_fails_for_us_masks_the_item_too(
     assert not trajectory.exact
     (item,) = await items(real_redis)
     assert item.get("reward") is None
-    assert item["extra_info"]["traj_exit_reason"] == trajectory.exit_reason
+    ((row, _),) = rows_in(item)
+    assert (row.masked, row.cause) == (True, trajectory.exit_reason)
+    assert {bit for _, bit in row.mask} == {0}
 
 
 async def test_sampling_is_the_sessions(one: World) -> None:
