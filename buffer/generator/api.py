@@ -1,4 +1,4 @@
-"""A server of ours as a generator asks it: again and again, until it answers."""
+"""Servers of Penstock, as a generator asks them: again, until they answer."""
 
 import logging
 import time
