@@ -83,7 +83,8 @@ def _joined(x: Array) -> Array:
 def forward(w: Weights, ids: Array) -> tuple[Array, list[Any]]:
     """Log-probabilities of the token behind each place, and what the gradient needs."""
     length = ids.shape[1]
-    x, kept = w["words"][ids] + w["places"][:length], []
+    x = w["words"][ids] + w["places"][:length]
+    kept: list[Any] = []
     for n in range(LAYERS):
         a, norm_a = _normal(x, w[f"{n}.a.g"], w[f"{n}.a.b"])
         q, k, v = (_split(part) for part in np.split(a @ w[f"{n}.qkv"] + w[f"{n}.qkv.b"], 3, -1))
@@ -133,7 +134,7 @@ def _backward(w: Weights, ids: Array, kept: list[Any], above: Array) -> Weights:
     found["places"] = np.zeros_like(w["places"])
     found["places"][: ids.shape[1]] = x.sum(0)
     found["words"] = np.zeros_like(w["words"])
-    np.add.at(found["words"], ids, x)
+    np.add.at(found["words"], ids, x)  # type: ignore[arg-type]
     return found
 
 

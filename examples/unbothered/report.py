@@ -182,7 +182,7 @@ def _interval(values: list[float]) -> str:
 
 # The picture
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 440, 56, 250, 46, 92
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 450, 56, 250, 46, 102
 STYLE = """\
 svg { --ground: #fff; --ink: #222; --soft: #666; --edge: #e3e3e3; --calm: #9aa7b5;
       --killed: #1f7a45; --control: #c0392b; --masked: #d98a1f; --shuffled: #8a8f98 }
@@ -295,6 +295,10 @@ def _marks(run: Ended, last: int, across: float, y: float) -> Iterator[str]:
             LEFT + across + 12, y + 4, f"{kind} killed, {len(steps)} times", ' font-size="11"'
         )
         y += 14
+    ran, died = run.about["sandboxes"]
+    if died:
+        words = f"sandbox killed in {died} of {ran} runs"
+        yield _text(LEFT + across + 12, y + 4, words, ' font-size="11"')
 
 
 def _seeds(found: Found) -> str:
