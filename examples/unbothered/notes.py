@@ -36,6 +36,7 @@ class Notes:
         prompts: list[task.Prompt],
         rows: list[list[int]],
         rewards: list[float | None],
+        old: int = 0,
     ) -> None:
         """One line. A reward is false if it is not what the answer deserves: `deserved` says so,
         which asks no sandbox."""
@@ -54,6 +55,8 @@ class Notes:
             "masked": len(rewards) - len(known),
             "false": sum(given is not None and given != reward for given, reward in pairs),
             "false_zeros": sum(given == 0 and reward > 0 for given, reward in pairs),
+            "samples": len(rewards),
+            "old": old,  # sampled by older weights than those of this step
             "deserving": sum(reward > 0 for _, reward in pairs),
         }
         if version == 1 or version % EVERY == 0:

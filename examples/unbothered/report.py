@@ -101,6 +101,9 @@ def _lines(found: Found) -> Iterator[str]:
                 f" {false:>12} {run.count('masked'):>7}"
             )
             yield f"  {name:<13} {figures}  {', '.join(kills)}"
+            if old := run.count("old"):
+                share = old / run.count("samples")
+                yield f"  {'':<13} {share:.0%} of its samples were a version old"
         if "undisturbed" not in runs:
             continue
         for name in ("bare", "killed", "tenth"):

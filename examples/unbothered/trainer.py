@@ -234,9 +234,15 @@ async def train(run: Run) -> None:
             adam.step(weights, model.gradient(weights, rows))
             step, version = version, version + 1
             model.saved(run.checkpoint, weights, adam, {"version": version})
-            notes.end(version, weights, prompts, [row[0] for row in rows], rewards)
+            old = sum(sampled_by(item) < step for item in items)
+            notes.end(version, weights, prompts, [row[0] for row in rows], rewards, old)
             await hand.trained(step)
     await buffer.aclose()
+
+
+def sampled_by(item: dict[str, Any]) -> int:
+    """The oldest version of the weights that a token of it was sampled by."""
+    return min(version for _, version in item["versions"][0] if version >= 0)
 
 
 def rows_of(items: list[dict[str, Any]]) -> tuple[list[model.Row], list[float | None]]:
