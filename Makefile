@@ -39,9 +39,9 @@ help: ## list the targets
 demo: $(VENV)/.runs ## see it work: real workers, one killed with -9, nothing lost
 	@$(BIN)/penstock demo
 
-train: $(VENV)/.installed ## train a small model undisturbed, while everything is killed, and in a plain way: ten minutes (SEEDS=5 for five seeds, ASYNC=1 with samples that are a version old)
+train: $(VENV)/.installed ## train a small model undisturbed, while everything is killed, and in a plain way (SEEDS=5 for five seeds, ASYNC=1 with older samples, too)
 	@$(BIN)/python -m examples.unbothered $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ASYNC),--asynchronous) \
-	  $(if $(FOLDER),--folder $(FOLDER)) $(if $(PICTURE),--picture $(PICTURE))
+	  $(if $(STEPS),--steps $(STEPS)) $(if $(FOLDER),--folder $(FOLDER)) $(if $(PICTURE),--picture $(PICTURE))
 
 test: tests ## test each behaviour once (TESTS=tests/limiter for some, LAST=1 for what failed last)
 
