@@ -64,7 +64,7 @@ def body_of(result: CodeResult) -> dict[str, Any]:
     return result.model_dump(mode="json", include=_BODY, exclude=_BODY_LESS)
 
 
-def told_of(step: Step) -> CommandResult:
+def command_result_of(step: Step) -> CommandResult:
     """The result of a compiler's step, as a judge's result says it."""
     return command_of(step).bounded(SHOWN)
 

@@ -27,7 +27,7 @@ from jail.isolation import levels, selftest
 from jail.languages import Language, LanguageAbsent
 from jail.launch import ServerConfig
 from jail.limits import CAPS, DEFAULTS, Limits, room_for_descriptors
-from jail.notebook import Session
+from jail.notebook import Notebook
 from jail.outcome import Outcome, Program, Step
 from jail.server import ForkServer, JailLost, ServerGone
 
@@ -131,14 +131,14 @@ class Jails:
     @contextlib.asynccontextmanager
     async def session(
         self, limits: Limits, files: Mapping[str, bytes] = _NO_FILES, fetch: Sequence[str] = ()
-    ) -> AsyncIterator[Session]:
+    ) -> AsyncIterator[Notebook]:
         """An interpreter that runs cell after cell, besides the `concurrency` of programs."""
         limits.within(self.caps)
         step = {"argv": [], "script": "", "wall": limits.wall}
         header = header_of(limits, files, fetch, {}, [step])
         request = wire.pack(header, [b"", *files.values()])
         async with self.channel(SESSION, request, limits) as (line, ending):
-            yield Session(line, ending, limits)
+            yield Notebook(line, ending, limits)
 
     @contextlib.asynccontextmanager
     async def channel(

@@ -40,7 +40,7 @@ class Cell:
     size: int = 0  # bytes, of all that it wrote and showed
 
 
-class Session:
+class Notebook:
     """Made by `Jails.session`. Cells run one after the other."""
 
     def __init__(

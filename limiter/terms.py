@@ -93,7 +93,8 @@ class Terms:
         for adapts, value in (("limit", self.limit), ("rate", self.rate)):
             if isinstance(value, Adaptive):
                 del texts[adapts]
-                texts |= _adapting(adapts, value)
+                bounds = zip(("start", "min", "max"), value.text().split(), strict=True)
+                texts |= {"adapts": adapts, **dict(bounds)}
         return texts
 
 
@@ -206,11 +207,6 @@ def check_manner(
     if not 0 <= orphan_hold < math.inf:
         raise SettingError("orphan_hold", f"must be 0 or more seconds, not {orphan_hold}")
     return Manner(lease, beat, patience, enforce, orphan_hold)
-
-
-def _adapting(adapts: str, bounds: Adaptive) -> dict[str, str]:
-    texts = zip(("start", "min", "max"), bounds.text().split(), strict=True)
-    return {"adapts": adapts, **dict(texts)}
 
 
 def changes(

@@ -48,7 +48,7 @@ Group = list[Any]
 
 
 @dataclass
-class _Held:
+class _HeldGroup:
     """A group under way here: its slot, and what was parked of each of its items."""
 
     slot: SyncSlot
@@ -56,7 +56,7 @@ class _Held:
     known: dict[str, list[Known]]
 
 
-Work = Callable[[_Held, list[Item]], None]
+Work = Callable[[_HeldGroup, list[Item]], None]
 
 
 class DataSource:
@@ -84,7 +84,7 @@ class DataSource:
         self._task = task
         self._keep_policy()
         self._guard = threading.Lock()
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HeldGroup] = {}
         self._prompts: dict[str, list[Item]] = {}
         self._drawn: deque[str] = deque()  # prompts that were not asked a slot for yet
         self._first: int | None = None
@@ -237,7 +237,7 @@ class DataSource:
             return None
         if not slot.partial:
             slot.park(parts, go_on=True)
-        self._held[name] = _Held(
+        self._held[name] = _HeldGroup(
             slot,
             max((part.get("segment", 0) for part in parts), default=0),
             {part["uid"]: known_of(part) for part in parts},
@@ -263,14 +263,14 @@ class DataSource:
             except Exception as failure:  # noqa: BLE001 - `take` raises it
                 self.failure = failure
 
-    def _park(self, held: _Held, items: list[Item]) -> None:
+    def _park(self, held: _HeldGroup, items: list[Item]) -> None:
         segment = held.segment + 1
         held.slot.park([{**item, "segment": segment} for item in items])
 
-    def _write(self, held: _Held, items: list[Item]) -> None:
+    def _write(self, held: _HeldGroup, items: list[Item]) -> None:
         self.buffer.write_many(items, slot=held.slot)
 
-    def _items(self, name: str, group: Group, held: _Held) -> list[Item]:
+    def _items(self, name: str, group: Group, held: _HeldGroup) -> list[Item]:
         return [
             item_of(name, one, self._version_of, held.known.get(str(first_of(one).index), ()))
             for one in group

@@ -29,7 +29,7 @@ Messages = list[dict[str, Any]]
 
 
 @dataclass
-class _Said:
+class _Answer:
     """The answer to one request."""
 
     text: str | None = None
@@ -80,7 +80,7 @@ def query_single_turn(
 
 def _asked(
     client: "OpenAI", payload: dict[str, Any], attempt: int, partial: Partial
-) -> _Said | None:
+) -> _Answer | None:
     """The server's answer; None after a pause where it gave none."""
     import httpx
     from openai import OpenAIError  # takes a second to import; the server needs none of it
@@ -101,19 +101,19 @@ def _asked(
     return None
 
 
-def _whole(response: Any) -> _Said | None:
+def _whole(response: Any) -> _Answer | None:
     if not response.choices:
         return None
     choice = response.choices[0]
     tokens = response.usage.completion_tokens if response.usage else 0
     found = _log_probs(choice)
-    return _Said(choice.message.content, choice.finish_reason, tokens or len(found), found)
+    return _Answer(choice.message.content, choice.finish_reason, tokens or len(found), found)
 
 
-def _streamed(response: Any, partial: Partial) -> _Said | None:
+def _streamed(response: Any, partial: Partial) -> _Answer | None:
     """Piece by piece, until the answer ends or is interrupted. Servers that count tokens as they go
     are believed; else there is a log-probability for each, or a piece."""
-    said, pieces = _Said(), 0
+    said, pieces = _Answer(), 0
     with response:
         for chunk in response:
             if chunk.usage:

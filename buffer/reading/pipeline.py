@@ -42,7 +42,7 @@ Fate = Literal["delivered", "invalid", "quarantined", "open", "unasked"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Handling:
     """The verdict on a group: its fate, the items delivered, or the reason."""
 
     fate: Fate
@@ -50,7 +50,7 @@ class Verdict:
     reason: str = ""
 
 
-UNASKED = Verdict("unasked", [])
+UNASKED = Handling("unasked", [])
 
 
 class Pipeline:
@@ -87,11 +87,11 @@ class Pipeline:
         function = getattr(self.functions, name)
         return function and naming_itself(function, name, self.task)
 
-    async def judge(self, groups: list[tuple[Any, list[Item]]]) -> list[Verdict]:
+    async def judge(self, groups: list[tuple[Any, list[Item]]]) -> list[Handling]:
         """A custom is_valid_group's word on open groups."""
         return await self._each(self._judged, [(group,) for group in groups])
 
-    async def process(self, groups: list[tuple[Any, list[Item], bool]]) -> list[Verdict]:
+    async def process(self, groups: list[tuple[Any, list[Item], bool]]) -> list[Handling]:
         """Finished groups as they are delivered; the flag says that validity is settled."""
         return await self._each(self._processed, groups)
 
@@ -110,39 +110,39 @@ class Pipeline:
             )
             return {}
 
-    async def _each(self, step: Callable[..., Verdict], groups: list[Any]) -> list[Verdict]:
+    async def _each(self, step: Callable[..., Handling], groups: list[Any]) -> list[Handling]:
         if not self.functions.custom:
             return await asyncio.to_thread(lambda: [_guarded(step, *group) for group in groups])
-        verdicts: list[Verdict] = []
+        verdicts: list[Handling] = []
         for group in groups:
             asked = not verdicts or time.monotonic() < self._until
             verdicts.append(await self._limited(step, *group) if asked else UNASKED)
         return verdicts
 
-    async def _limited(self, step: Callable[..., Verdict], *group: Any) -> Verdict:
+    async def _limited(self, step: Callable[..., Handling], *group: Any) -> Handling:
         """A function that never returns leaves its thread behind, and its group in quarantine."""
         try:
             return await in_own_thread(lambda: _guarded(step, *group), self._timeout)
         except TimeoutError:
-            return Verdict(
+            return Handling(
                 "quarantined", [],
                 f"a custom function outlasted PENSTOCK_FUNCTION_TIMEOUT ({self._timeout:g} s)",
             )  # fmt: skip
 
-    def _judged(self, group: Group) -> Verdict:
+    def _judged(self, group: Group) -> Handling:
         valid, finished = self._validity(group)
         if not finished:
-            return Verdict("open", [])
-        return Verdict("delivered", []) if valid else self._invalid(group[1])
+            return Handling("open", [])
+        return Handling("delivered", []) if valid else self._invalid(group[1])
 
-    def _processed(self, instance_id: Any, items: list[Item], settled: bool) -> Verdict:
+    def _processed(self, instance_id: Any, items: list[Item], settled: bool) -> Handling:
         if not settled:
             valid, finished = self._validity((instance_id, items))
             if not (valid and finished):
                 return self._invalid(items)
         out = self._transformed(instance_id, items)
         if out is None:
-            return Verdict("invalid", [], self._too_few(len(items)))
+            return Handling("invalid", [], self._too_few(len(items)))
         if not out or len(out) % self.config.group_size:
             raise ValueError(
                 f"{len(out)} items came out, which is no multiple of group_size "
@@ -150,19 +150,19 @@ class Pipeline:
             )
         if self.functions.custom:
             json.dumps(out, allow_nan=False)  # what is stored was JSON; this came from elsewhere
-        return Verdict("delivered", out)
+        return Handling("delivered", out)
 
     def _too_few(self, n: int) -> str:
         if self.config.dialect == "v1":
             return f"{n} items of {self.config.group_size}: the dialect v1 has no padding"
         return "too few items after filter_item"
 
-    def _invalid(self, items: list[Item]) -> Verdict:
+    def _invalid(self, items: list[Item]) -> Handling:
         if self.functions.is_valid_group is not None:
-            return Verdict("invalid", [], "is_valid_group says so")
+            return Handling("invalid", [], "is_valid_group says so")
         rewards = {item["reward"] for item in items if has_reward(item)}
         same = f"all rewards are {rewards.pop():g}" if len(rewards) == 1 else ""
-        return Verdict("invalid", [], same or "too few items with different rewards")
+        return Handling("invalid", [], same or "too few items with different rewards")
 
     def _transformed(self, instance_id: Any, items: list[Item]) -> list[Item] | None:
         size = self.config.group_size
@@ -187,11 +187,11 @@ class Pipeline:
         raise TypeError(f"is_valid_group returned {said!r}, neither (valid, finished) nor a bool")
 
 
-def _guarded(step: Callable[..., Verdict], *group: Any) -> Verdict:
+def _guarded(step: Callable[..., Handling], *group: Any) -> Handling:
     try:
         return step(*group)
     except BaseException as failure:  # noqa: BLE001 - concerns only that group
-        return Verdict("quarantined", [], reason_of(failure))
+        return Handling("quarantined", [], reason_of(failure))
 
 
 def _items(group: Any, function: str) -> list[Item]:

@@ -15,7 +15,7 @@ from typing import Any
 from buffer.batch import Batch, figures_of
 from buffer.default_functions import Item
 from buffer.errors import LeaseLost
-from buffer.reading.pipeline import Pipeline, Verdict
+from buffer.reading.pipeline import Handling, Pipeline
 from buffer.reading.raw_groups import RawGroups
 from buffer.spans import mask
 from buffer.task import Task
@@ -133,7 +133,7 @@ class Taking:
         await self._settle(claimed, verdicts)
         return all(verdict.fate != "unasked" for verdict in verdicts)
 
-    async def _settle(self, claimed: list[Claimed], verdicts: list[Verdict]) -> None:
+    async def _settle(self, claimed: list[Claimed], verdicts: list[Handling]) -> None:
         args: list[str] = []
         for group, verdict in zip(claimed, verdicts, strict=True):
             if verdict.fate != "delivered":

@@ -78,7 +78,9 @@ class Connection:
         replies = self._send(commands)
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
-            whole = [self._with_source(commands[i]) for i in unknown]
+            whole: list[Command] = [
+                ("EVAL", self._scripts[commands[i][1]].source, *commands[i][2:]) for i in unknown
+            ]
             for i, reply in zip(unknown, self._send(whole), strict=True):
                 replies[i] = reply
         return replies
@@ -105,9 +107,6 @@ class Connection:
             self._client.close()
         except (RedisError, OSError):
             log.debug("closing a broken connection failed", exc_info=True)
-
-    def _with_source(self, command: Command) -> Command:
-        return ("EVAL", self._scripts[command[1]].source, *command[2:])
 
     def _ask_client(self, commands: list[Command]) -> list[Any]:
         """Ask redis-py's client. After an error that may pass no more is sent: it is the reply to

@@ -51,7 +51,7 @@ class Namespaces:
     def __init__(self, built: dict[str, Any]) -> None:
         # A clone in its new namespace starts as `nobody`: read the ids before.
         self._user, self._group = os.geteuid(), os.getegid()
-        self._shares = [root.Share(*share) for share in built["shares"]]
+        self._shares = [root.SharedMount(*share) for share in built["shares"]]
         self._hidden: list[str] = built["hidden"]
         self._covered: list[str] = built["covered"]
         self._filter = syscalls.Filter(confine.program())

@@ -83,7 +83,7 @@ def write_maps(inside_user: int, inside_group: int, user: int, group: int) -> No
         os.close(at)
 
 
-class Share(NamedTuple):
+class SharedMount(NamedTuple):
     """A folder of the machine that programs see through an overlay, or one file in it. Or it is
     seen as it is, because no overlay can be had."""
 
@@ -192,7 +192,7 @@ class _Machine:
         """Open the links before the host's tree has another place: until then they lead where they
         should."""
         self._real = {path: os.path.realpath(path) for path in named}
-        self.shares = [Share("/etc", ETC)]
+        self.shares = [SharedMount("/etc", ETC)]
         self.bare: dict[str, str] = {}
         with open("/proc/self/mountinfo", "rb") as mounts:
             points = {line.split()[4].decode("unicode_escape") for line in mounts}
@@ -219,7 +219,7 @@ class _Machine:
 
     def _share(self, host: str, path: str) -> None:
         folder, file = (host, "") if os.path.isdir(host) else os.path.split(host)
-        share = Share(path, f"{BARE}/{len(self.shares)}", file)
+        share = SharedMount(path, f"{BARE}/{len(self.shares)}", file)
         os.makedirs(share.bare, exist_ok=True)
         try:
             if file and host in self._mounts:
@@ -230,7 +230,7 @@ class _Machine:
             share.lay_over()
         except OSError as problem:
             self.bare[path.removeprefix(COVERED)] = str(problem).replace(OLD, "")
-            share = Share(path, f"{share.bare}-alone", overlaid=False)
+            share = SharedMount(path, f"{share.bare}-alone", overlaid=False)
             show(host, share.bare)
             syscalls.set_mount_flags(share.bare, _ATTRIBUTES)
             share.lay_over()

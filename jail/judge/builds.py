@@ -131,7 +131,9 @@ class Builds:
         ok = outcome.compile.status == "finished" and outcome.compile.return_code == 0
         made = dict(outcome.files) if ok else {}
         if ok and not made:
-            raise NotBuilt(replace(outcome, status="refused", error=_nothing_made(outcome)))
+            refused = "".join(f"; {name}: {why}" for name, why in outcome.refused_files.items())
+            error = f"the compiler ended well, and made no program{refused}"
+            raise NotBuilt(replace(outcome, status="refused", error=error))
         return Build(language, script, made, outcome.compile)
 
     def open(self) -> str:
@@ -172,8 +174,3 @@ def _digest(argv: list[str], files: Mapping[str, bytes]) -> str:
     for name, content in sorted(files.items()):
         about.update(repr((name, len(content))).encode() + content)
     return about.hexdigest()
-
-
-def _nothing_made(outcome: Outcome) -> str:
-    refused = "".join(f"; {name}: {why}" for name, why in outcome.refused_files.items())
-    return f"the compiler ended well, and made no program{refused}"

@@ -16,7 +16,7 @@ from io import FileIO
 
 from jail.jails import Jails
 from jail.judge.builds import Build
-from jail.judge.found import COMMENT, Said
+from jail.judge.found import COMMENT, CaseVerdict
 from jail.judge.lane import Errand, Lane
 from jail.judge.models import Checker
 from jail.judge.suite import Case
@@ -67,7 +67,7 @@ class Checking:
         arguments = _ARGUMENTS[checker.protocol]
         self._lane = Lane(jails, build, self._limits, {}, arguments, life)
 
-    async def check(self, case: Case, printed: bytes) -> Said:
+    async def check(self, case: Case, printed: bytes) -> CaseVerdict:
         said = await self._read(case, printed)
         expected = next(iter(case.expected or ()), b"")
         if said.letter != "M" or printed == expected:
@@ -75,13 +75,15 @@ class Checking:
         control = await self._read(case, expected)
         if control.letter == "M":
             return replace(said, comment=f"{_ON_BOTH}: {said.comment}"[:COMMENT])
-        return Said("W", "checker", f"{_ON_THIS}: {said.comment or said.reason}"[:COMMENT])
+        return CaseVerdict("W", "checker", f"{_ON_THIS}: {said.comment or said.reason}"[:COMMENT])
 
-    async def _read(self, case: Case, printed: bytes) -> Said:
+    async def _read(self, case: Case, printed: bytes) -> CaseVerdict:
         ran = await self._lane.run(self._errand(self._files(case, printed)))
-        return said_by(self._checker, ran)
+        return verdict_by(self._checker, ran)
 
-    async def interact(self, case: Case, lane: Lane, errand: Errand) -> tuple[Step, Said, bool]:
+    async def interact(
+        self, case: Case, lane: Lane, errand: Errand
+    ) -> tuple[Step, CaseVerdict, bool]:
         """Joined by pipes: what one prints, the other reads. The last is whether it ended first."""
         with _pipes() as (to_program, from_interactor, to_interactor, from_program):
             theirs = replace(self._errand(self._files(case, b"")), wall=self._life)
@@ -101,25 +103,27 @@ class Checking:
                     one.cancel()
                 await asyncio.wait(both)
 
-    async def on_nothing(self, case: Case, said: Said) -> Said:
+    async def on_nothing(self, case: Case, said: CaseVerdict) -> CaseVerdict:
         """The verdict, or after a failure whether the interactor fails in any case."""
         if said.letter != "M":
             return said
         with FileIO("/dev/null") as given, FileIO("/dev/null", "w") as taken:
             errand = replace(self._errand(self._files(case, b"")), ends=(given, taken))
-            control = said_by(self._checker, await self._lane.run(errand))
+            control = verdict_by(self._checker, await self._lane.run(errand))
         if control.letter == "M":
             return replace(said, comment=f"{_ON_NOTHING}: {said.comment}"[:COMMENT])
-        return Said("W", "checker", f"{_ON_THIS_ONE}: {said.comment or said.reason}"[:COMMENT])
+        return CaseVerdict(
+            "W", "checker", f"{_ON_THIS_ONE}: {said.comment or said.reason}"[:COMMENT]
+        )
 
-    async def _last_word(self, speaking: "asyncio.Future[Step]") -> Said:
+    async def _last_word(self, speaking: "asyncio.Future[Step]") -> CaseVerdict:
         """The program has ended, so that it reads an end of file; one that hangs says nothing."""
         try:
             async with asyncio.timeout(_PATIENCE + CHECKER_WALL * self._checker.timeout):
-                return said_by(self._checker, await speaking)
+                return verdict_by(self._checker, await speaking)
         except TimeoutError:
             await self._lane.close()
-            return Said("M", "checker_timeout")
+            return CaseVerdict("M", "checker_timeout")
 
     def _files(self, case: Case, printed: bytes) -> dict[str, bytes]:
         expected = next(iter(case.expected or ()), b"")
@@ -137,15 +141,15 @@ class Checking:
         await self._lane.close()
 
 
-def said_by(checker: Checker, step: Step) -> Said:
+def verdict_by(checker: Checker, step: Step) -> CaseVerdict:
     """The verdict of a checker by its exit code, or by what it printed, in the words of its
     protocol."""
     if step.status == "time_limit":
-        return Said("M", "checker_timeout")
+        return CaseVerdict("M", "checker_timeout")
     if step.status != "finished" or step.return_code is None or step.return_code < 0:
-        return Said("M", "checker_error", _text(step.stderr))
+        return CaseVerdict("M", "checker_error", _text(step.stderr))
     if _crashed(checker.language, step):
-        return Said("M", "checker_error", _text(step.stderr))
+        return CaseVerdict("M", "checker_error", _text(step.stderr))
     return _PROTOCOLS[checker.protocol](step, step.return_code)
 
 
@@ -154,42 +158,42 @@ def _crashed(language: str, step: Step) -> bool:
     return report is not None and step.return_code == code and bool(report.search(step.stderr))
 
 
-def _testlib(step: Step, code: int) -> Said:
+def _testlib(step: Step, code: int) -> CaseVerdict:
     comment = _text(step.stderr)
     if code == 0:
-        return Said("P", comment=comment)
+        return CaseVerdict("P", comment=comment)
     if code in _WRONG:
-        return Said("W", "checker", comment)
+        return CaseVerdict("W", "checker", comment)
     if code == _POINTS and (found := _SAID_POINTS.search(comment)):
         points = float(found[1])
         if math.isfinite(points):
-            return Said("W", "points", comment, points)
+            return CaseVerdict("W", "points", comment, points)
     if code in _PARTIAL:
         share = float(code - _PARTIAL.start)
-        return Said("P" if share == 100.0 else "W", "points", comment, share)
-    return Said("M", "checker_error", comment)
+        return CaseVerdict("P" if share == 100.0 else "W", "points", comment, share)
+    return CaseVerdict("M", "checker_error", comment)
 
 
-def _open_r1(step: Step, code: int) -> Said:
+def _open_r1(step: Step, code: int) -> CaseVerdict:
     """The first word that it prints is a number; the rest is not looked at."""
     words = step.stdout.split(maxsplit=1)
     try:
         points = float(words[0])
     except (IndexError, ValueError):
-        return Said("M", "checker_error", _text(step.stderr))
+        return CaseVerdict("M", "checker_error", _text(step.stderr))
     if code or not math.isfinite(points):
-        return Said("M", "checker_error", _text(step.stderr))
+        return CaseVerdict("M", "checker_error", _text(step.stderr))
     right = points in (1.0, 100.0)
-    return Said("P" if right else "W", "" if right else "checker", points=points)
+    return CaseVerdict("P" if right else "W", "" if right else "checker", points=points)
 
 
-def _scalebox(step: Step, code: int) -> Said:
+def _scalebox(step: Step, code: int) -> CaseVerdict:
     if code > 1:
-        return Said("M", "checker_error", _text(step.stderr))
-    return Said("W", "checker") if code else Said("P")
+        return CaseVerdict("M", "checker_error", _text(step.stderr))
+    return CaseVerdict("W", "checker") if code else CaseVerdict("P")
 
 
-_PROTOCOLS: Mapping[str, Callable[[Step, int], Said]] = {
+_PROTOCOLS: Mapping[str, Callable[[Step, int], CaseVerdict]] = {
     "testlib": _testlib,
     "open_r1": _open_r1,
     "scalebox": _scalebox,

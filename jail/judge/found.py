@@ -17,7 +17,7 @@ _INDEX = itemgetter(0)
 
 
 @dataclass(frozen=True)
-class Said:
+class CaseVerdict:
     """A verdict, and why."""
 
     letter: Letter
@@ -65,17 +65,19 @@ class Found:
         self.compiled = compiled  # the first compile that failed, or the only one
         self.shared = 0  # cases whose assertions ran in the program's own process
         self.end = count  # cases from here on are not needed
-        self.rest: Said | None = None  # of those that were needed and not judged; None: cut off
+        self.rest: CaseVerdict | None = (
+            None  # of those that were needed and not judged; None: cut off
+        )
         self.own_seconds = 0.0  # that the program used: awake, asleep, and until its time was over
         self._in_turn = self._late = 0  # the first cases that are known, and how many timed out
         self._hopeless = False  # it timed out so often, and passed none
-        self._said: dict[int, tuple[Said, _Figures]] = {}
+        self._said: dict[int, tuple[CaseVerdict, _Figures]] = {}
         self._failed: list[int] = []
         self._kept: list[tuple[int, Kept, int]] = []  # with their sizes
         self._kept_size = 0
         self._full_from = count
 
-    def enter(self, index: int, said: Said, ran: Ran | None) -> None:
+    def enter(self, index: int, said: CaseVerdict, ran: Ran | None) -> None:
         """A failure may end it all: what comes behind is not needed then, whether it ran or not."""
         self._said[index] = said, _figures(ran) if ran else _Figures()
         if ran:
@@ -111,7 +113,7 @@ class Found:
         half of it or more, what is not known yet is known to be late."""
         spent = f"the program's cases used {self.own_seconds:.1f} s of {seconds:.1f} s of its lanes"
         letter: Letter = "T" if self.own_seconds >= seconds / 2 else "S"
-        self.rest = self.rest or Said(letter, reason, evidence=spent)
+        self.rest = self.rest or CaseVerdict(letter, reason, evidence=spent)
         return self.rest.letter
 
     @property
@@ -119,7 +121,7 @@ class Found:
         """Whether no case has a verdict of its own."""
         return all(said.letter == "M" for said, _ in self._said.values())
 
-    def _keep(self, index: int, said: Said, ran: Ran) -> None:
+    def _keep(self, index: int, said: CaseVerdict, ran: Ran) -> None:
         """The first ones are kept, as many as there is room for."""
         which = self._request.keep
         if which == "none" or (which != "all" and said.letter == "P") or index >= self._full_from:
@@ -139,12 +141,12 @@ class Found:
             self._said.get(index) if index < self.end else None for index in range(self._count)
         ]
         known = {index: each for index, each in enumerate(found) if each}
-        rest = self.rest or Said("S", "total_seconds")
+        rest = self.rest or CaseVerdict("S", "total_seconds")
         for index in range(self.end):
             if index not in known:
                 found[index] = known[index] = rest, _Figures()
         late = f"{self._late} cases before it ran out of time, and none passed"
-        hopeless = Said("T", "stop_timeouts", evidence=late)
+        hopeless = CaseVerdict("T", "stop_timeouts", evidence=late)
         if self._hopeless:
             for index in range(self.end, self._count):
                 found[index] = known[index] = hopeless, _Figures()
@@ -166,7 +168,7 @@ class Found:
         )
 
 
-def _first_of_each(said: dict[int, Said]) -> dict[int, str]:
+def _first_of_each(said: dict[int, CaseVerdict]) -> dict[int, str]:
     """The evidence of the first case with each reason: a result stays small."""
     found: dict[tuple[str, str], tuple[int, str]] = {}
     for index, one in sorted(said.items()):

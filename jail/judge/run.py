@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from jail.answer import failure_of, told_of
+from jail.answer import command_result_of, failure_of
 from jail.errors import LimitRefused, SandboxUnfit
 from jail.jails import Jails
 from jail.judge.builds import Build, Builds, NotBuilt
@@ -109,7 +109,7 @@ class Judging:
 def _not_compiled(step: Step, count: int) -> JudgeResult:
     return JudgeResult(
         verdicts="C" * count,
-        compile_result=told_of(step),
+        compile_result=command_result_of(step),
         cpu_ms=[0] * count,
         wall_ms=[0] * count,
         memory_kb=[0] * count,

@@ -12,20 +12,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ground import tracing
-from jail.answer import told_of
+from jail.answer import command_result_of
 from jail.errors import SandboxFailure
 from jail.jails import Jails
 from jail.judge.apart.check import answer_in
 from jail.judge.builds import Build, Builds, NotBuilt
 from jail.judge.checking import Checking
 from jail.judge.compare import accepted, may_accept
-from jail.judge.found import Found, Said
+from jail.judge.found import CaseVerdict, Found
 from jail.judge.lane import MOST_CHECK, Errand, Lane, LaneLost
 from jail.judge.models import WALL_FACTOR, JudgeRequest, JudgeResult
 from jail.judge.printed import CUT
 from jail.judge.program import marked, text_of
 from jail.judge.suite import Case, Suite
-from jail.judge.values import Calls, calls_of, is_whole, said_of
+from jail.judge.values import Calls, calls_of, is_whole, verdict_of
 from jail.limits import MB, Limits
 from jail.outcome import Step
 
@@ -35,7 +35,7 @@ _GRACE = 60.0  # of a jail's life beyond that of its program
 _TRIES = 2  # of one case
 _LOSSES = 3  # cases; after so many the sandbox is given up
 
-Tried = tuple[Said, Step | None]  # None: it did not run
+Tried = tuple[CaseVerdict, Step | None]  # None: it did not run
 
 
 class Cores:
@@ -87,7 +87,7 @@ class Trial:
     ) -> None:
         self._workshop, self._request, self._suite = workshop, request, suite
         self._program, self._checker = program, checker
-        compiled = told_of(program.compiled) if program and program.compiled else None
+        compiled = command_result_of(program.compiled) if program and program.compiled else None
         self._found = Found(request, len(suite), compiled)
         self._next = 0
         self._losses = 0
@@ -171,7 +171,7 @@ class Trial:
     def _life(self) -> float:
         return self._request.total + _GRACE
 
-    def _enter(self, index: int, said: Said, step: Step | None) -> None:
+    def _enter(self, index: int, said: CaseVerdict, step: Step | None) -> None:
         self._found.enter(index, said, step)
         for lane, at in self._lanes.items():
             if at >= self._found.end:
@@ -201,7 +201,7 @@ class Trial:
                     if each:
                         await each.close()
         self._losses += 1
-        said = Said("M", "jail_lost", str(self._lost))
+        said = CaseVerdict("M", "jail_lost", str(self._lost))
         if self._losses >= _LOSSES or self._found.knows_none:
             self._found.rest = said
             self._next = len(self._suite)  # no other is begun
@@ -211,7 +211,7 @@ class Trial:
         try:
             case = await self._suite.case(index)
         except SandboxFailure as failure:
-            return Said("M", failure.reason, str(failure)), None
+            return CaseVerdict("M", failure.reason, str(failure)), None
         calls = calls_of(self._request, case)
         errand = self._errand(index, case, calls)
         self._found.shared += bool(case.check) and not (calls and is_whole(case))
@@ -227,7 +227,7 @@ class Trial:
 
     async def _in_lane(
         self, case: Case, errand: Errand, calls: Calls | None, lane: Lane, checking: Checking | None
-    ) -> tuple[Said, Step]:
+    ) -> tuple[CaseVerdict, Step]:
         began = time.monotonic()
         try:
             step = await lane.run(errand)
@@ -236,12 +236,12 @@ class Trial:
             raise
         if calls:
             ended = _of_end(step)
-            return ended or await said_of(self._request.compare, calls, step.answer), step
+            return ended or await verdict_of(self._request.compare, calls, step.answer), step
         return await self._said_of(case, errand, step, checking), step
 
     async def _by_itself(
         self, case: Case, errand: Errand, calls: Calls | None
-    ) -> tuple[Said, Step]:
+    ) -> tuple[CaseVerdict, Step]:
         """A case whose program is its own: its calls, or assertions, are compiled with it."""
         language = self._request.language
         if calls:
@@ -250,8 +250,10 @@ class Trial:
             text, mark = marked(language, text_of(self._request, case), case.check)
         build = await self._workshop.build(text)
         if build.compiled and not build.ok:
-            self._found.compiled = self._found.compiled or told_of(build.compiled)
-            return Said("C", why_not_compiled(build.compiled)), replace(build.compiled, stdout=b"")
+            self._found.compiled = self._found.compiled or command_result_of(build.compiled)
+            return CaseVerdict("C", why_not_compiled(build.compiled)), replace(
+                build.compiled, stdout=b""
+            )
         lane = self._lane_of(build)
         try:
             step = await lane.run(replace(errand, text="", marks=False, calls=False))
@@ -261,7 +263,7 @@ class Trial:
             answer, printed = answer_in(language, step.stdout)
             step = replace(step, stdout=printed, answer=answer or b"", marked=answer is not None)
             ended = _of_end(step)
-            return ended or await said_of(self._request.compare, calls, step.answer), step
+            return ended or await verdict_of(self._request.compare, calls, step.answer), step
         if mark:
             stdout = step.stdout.replace(mark.encode(), b"")
             step = replace(step, stdout=stdout, marked=stdout != step.stdout)
@@ -269,22 +271,22 @@ class Trial:
 
     async def _said_of(
         self, case: Case, errand: Errand, step: Step, checking: Checking | None
-    ) -> Said:
+    ) -> CaseVerdict:
         if (
             step.status == "output_limit"
             and errand.output < (longest := _longest(case))
             and (checking or may_accept(self._request.compare, step.stdout, case.expected or ()))
         ):
             why = f"{longest:,} bytes are expected, and a program may print {errand.output:,}"
-            return Said("M", CUT, f"{why}: the sandbox's cap on PENSTOCK_SANDBOX_OUTPUT_MB")
+            return CaseVerdict("M", CUT, f"{why}: the sandbox's cap on PENSTOCK_SANDBOX_OUTPUT_MB")
         if ended := _of_end(step):
             return ended
         if checking:
             return await checking.check(case, step.stdout)
         if case.expected is None:
-            return Said("P")
+            return CaseVerdict("P")
         same = await accepted(self._request.compare, step.stdout, case.expected)
-        return Said("P") if same else Said("W")
+        return CaseVerdict("P") if same else CaseVerdict("W")
 
     def _errand(self, index: int, case: Case, calls: Calls | None) -> Errand:
         own, limits = self._request.limits(index), self._workshop.limits
@@ -312,7 +314,7 @@ class Trial:
         return in_python and self._workshop.jails.level == "ns" and len(check) <= MOST_CHECK
 
 
-def _evidence(said: Said, step: Step, errand: Errand) -> str:
+def _evidence(said: CaseVerdict, step: Step, errand: Errand) -> str:
     """The evidence for people: what a verdict of time or of a limit stands on."""
     if said.letter == "T":
         return (
@@ -340,18 +342,18 @@ def why_not_compiled(step: Step) -> str:
     return "compile_timeout" if step.status == "time_limit" else "compile_error"
 
 
-def _of_end(step: Step) -> Said | None:
+def _of_end(step: Step) -> CaseVerdict | None:
     """The verdict by the end alone; None if the output is to be looked at."""
     if step.status == "time_limit":
-        return Said("T", "run_timeout")
+        return CaseVerdict("T", "run_timeout")
     if step.status != "finished":
-        return Said("L", step.status)
+        return CaseVerdict("L", step.status)
     if step.return_code:
-        return Said("E", "signal" if step.return_code < 0 else "exit")
-    return None if step.marked else Said("E", "ended_early")
+        return CaseVerdict("E", "signal" if step.return_code < 0 else "exit")
+    return None if step.marked else CaseVerdict("E", "ended_early")
 
 
-def _of_both(ended: Said | None, said: Said, hung_up: bool) -> Said:
+def _of_both(ended: CaseVerdict | None, said: CaseVerdict, hung_up: bool) -> CaseVerdict:
     """The end of a program and its interactor. What one does after the other has failed is not its
     fault: an interactor that hangs, or that failed first (it `hung_up`), says nothing of the
     program."""

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, cast
 from jail.inside.values import Other, plain, text_of, thing
 from jail.judge.apart import cpp, nodejs
 from jail.judge.apart.check import apart_of
-from jail.judge.found import COMMENT, Said
+from jail.judge.found import COMMENT, CaseVerdict
 from jail.judge.models import Compare, JudgeRequest
 from jail.judge.suite import Case
 
@@ -81,18 +81,18 @@ def is_whole(case: Case) -> bool:
     return bool(case.check.strip()) and not case.input.strip() and not b"".join(case.expected or ())
 
 
-async def said_of(compare: Compare, calls: Calls, answer: bytes | None) -> Said:
+async def verdict_of(compare: Compare, calls: Calls, answer: bytes | None) -> CaseVerdict:
     """The verdict on what all calls returned; `answer` is None if the program gave none."""
     if not answer:
-        return Said("E", "no_answer")
+        return CaseVerdict("E", "no_answer")
     size = len(answer) + sum(len(text) for wanted in calls.wanted for text in wanted.answers)
     asked = (compare, calls.wanted, answer)
     match await asyncio.to_thread(are_right, *asked) if size > _LARGE else are_right(*asked):
         case None:
-            return Said("E", "no_answer")
+            return CaseVerdict("E", "no_answer")
         case True:
-            return Said("P")
-    return Said("W", comment=answer[:COMMENT].decode(errors="replace"))
+            return CaseVerdict("P")
+    return CaseVerdict("W", comment=answer[:COMMENT].decode(errors="replace"))
 
 
 def are_right(compare: Compare, wanted: Sequence[Wanted], answer: bytes) -> bool | None:

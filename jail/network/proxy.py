@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from . import requests
-from .requests import Asked, Refused, Target
+from .requests import ProxyRequest, Refused, Target
 from .rules import Address, Policy, address_of
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class Proxy:
         finally:
             streams[1].transport.abort()
 
-    async def _pass_on(self, asked: Asked, client: Streams) -> None:
+    async def _pass_on(self, asked: ProxyRequest, client: Streams) -> None:
         server = await self._reach(asked.target)
         try:
             if not asked.head:
@@ -200,7 +200,7 @@ class _Passing:
         self._client, self._server, self._idle = client, server, idle
         self._limit: asyncio.Timeout | None = None
 
-    async def run(self, asked: Asked) -> None:
+    async def run(self, asked: ProxyRequest) -> None:
         try:
             async with asyncio.timeout(self._idle) as self._limit:
                 back = asyncio.ensure_future(self._copy(self._server[0], self._client[1]))
@@ -215,7 +215,7 @@ class _Passing:
             return  # it idled: both are cut
 
     async def _both(
-        self, asked: Asked, forth: "asyncio.Future[None]", back: "asyncio.Future[None]"
+        self, asked: ProxyRequest, forth: "asyncio.Future[None]", back: "asyncio.Future[None]"
     ) -> None:
         """A tunnel ends with both of its halves, a request with its answer."""
         if not asked.head:
@@ -226,7 +226,7 @@ class _Passing:
             forth.result()
         await back
 
-    async def _forth(self, asked: Asked) -> None:
+    async def _forth(self, asked: ProxyRequest) -> None:
         if not asked.head:
             await self._copy(self._client[0], self._server[1])
             return

@@ -48,7 +48,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProxyRequest:
     """`head` is what its target is sent; empty for a tunnel, which passes on all that comes."""
 
     target: Target
@@ -56,7 +56,7 @@ class Asked:
     length: int = 0  # of its body; -1: in chunks
 
 
-async def read_head(reader: StreamReader) -> Asked:
+async def read_head(reader: StreamReader) -> ProxyRequest:
     """Raises `Refused`, and `ConnectionError` for a client that has gone."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -77,7 +77,7 @@ async def read_head(reader: StreamReader) -> Asked:
         raise Refused(505, "the proxy speaks HTTP/1.1")
     headers = _headers(lines)
     if method == "CONNECT":
-        return Asked(_target(target, port=0))
+        return ProxyRequest(_target(target, port=0))
     return _plain(method, target, version, headers)
 
 
@@ -92,7 +92,7 @@ def _headers(lines: list[str]) -> list[tuple[str, str]]:
     return found
 
 
-def _plain(method: str, url: str, version: str, headers: list[tuple[str, str]]) -> Asked:
+def _plain(method: str, url: str, version: str, headers: list[tuple[str, str]]) -> ProxyRequest:
     """A request by its whole URL. Its own host counts, whatever the header says."""
     scheme, mark, rest = url.partition("://")
     if not mark or scheme.lower() != "http":
@@ -117,7 +117,7 @@ def _plain(method: str, url: str, version: str, headers: list[tuple[str, str]]) 
     elif method in ("POST", "PUT", "PATCH"):
         kept.append("Content-Length: 0")
     lines = [f"{method} {path} {version}", f"Host: {host}", *kept, "Connection: close", "", ""]
-    return Asked(target, "\r\n".join(lines).encode("latin-1"), length)
+    return ProxyRequest(target, "\r\n".join(lines).encode("latin-1"), length)
 
 
 def _length(headers: list[tuple[str, str]]) -> int:

@@ -220,7 +220,7 @@ class LocalSession:
         self, call: str, about: str, user: str,
         content: bytes | AsyncIterable[bytes] = b"", **given: Any,
     ) -> Any:  # fmt: skip
-        said = _Said(about)
+        said = _CallOutcome(about)
         async with self._called(call, about, user, content, said=said, **given) as events:
             async for _ in events:
                 pass
@@ -229,13 +229,15 @@ class LocalSession:
     @asynccontextmanager
     async def _called(
         self, call: str, about: str, user: str, content: bytes | AsyncIterable[bytes] = b"",
-        said: "_Said | None" = None, **given: Any,
+        said: "_CallOutcome | None" = None, **given: Any,
     ) -> AsyncIterator[AsyncIterator[bytes]]:  # fmt: skip
         asked = {"call": call, "given": given, "user": user, "stdin": call in _FED}
         async with self._begun("call", asked, content) as process:
-            yield self._content(process, said or _Said(about))
+            yield self._content(process, said or _CallOutcome(about))
 
-    async def _content(self, process: LocalProcess, said: "_Said") -> AsyncGenerator[bytes, None]:
+    async def _content(
+        self, process: LocalProcess, said: "_CallOutcome"
+    ) -> AsyncGenerator[bytes, None]:
         words = b""
         async with contextlib.aclosing(process.events()) as events:
             async for event in events:
@@ -293,7 +295,7 @@ class LocalSession:
         return await cut(self._folder, self._hub, f"session {self.name}")
 
 
-class _Said:
+class _CallOutcome:
     """The outcome of a call on files."""
 
     def __init__(self, about: str) -> None:

@@ -114,7 +114,7 @@ async def _case_of(suite: Suite, index: int) -> dict[str, Any]:
     try:
         case = await suite.case(index)
     except SandboxFailure as failure:
-        return {"number": index, **wire.said(failure)}
+        return {"number": index, **wire.fields_of_failure(failure)}
     answers = None if case.expected is None else [*map(_as_text, case.expected)]
     given = {"input": _as_text(case.input), "expected": answers, "check": case.check}
     return {"number": index, **given}

@@ -78,13 +78,13 @@ async def receive_call(reader: asyncio.StreamReader) -> Frame:
     return await receive(reader, _MOST)
 
 
-def said(failure: SandboxFailure) -> dict[str, Any]:
+def fields_of_failure(failure: SandboxFailure) -> dict[str, Any]:
     """A failure as it crosses the socket."""
     kind = type(failure).__name__
     return {"failure": kind, "problem": str(failure), "reason": failure.reason}
 
 
 def failure_of(header: dict[str, Any]) -> SandboxFailure:
-    """The failure that `said` made it of."""
+    """The failure that `fields_of_failure` made it of."""
     kind: type[SandboxFailure] = getattr(errors, header["failure"], SandboxFailure)
     return kind(header["problem"], reason=header["reason"])

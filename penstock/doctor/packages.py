@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -136,9 +135,12 @@ def _owners() -> Mapping[str, list[str]]:
 def _shadows(here: Path) -> Iterator[Finding]:
     """Files of this folder that have the name of a module that we, or RQ, import. The folder is
     not listed: it may be large, far away, or one that this user may not list."""
-    known = sys.stdlib_module_names | {
-        name.partition(".")[0] for name, module in sys.modules.items() if _is_installed(module)
+    installed = {
+        name.partition(".")[0]
+        for name, module in sys.modules.items()
+        if "-packages" in (getattr(module, "__file__", None) or "")
     }
+    known = sys.stdlib_module_names | installed
     places = [place for name in sorted(known - {*NAMES}) for place in _places(here, name)]
     found = [place for place in places if _is_module(place)]
     if found:
@@ -147,10 +149,6 @@ def _shadows(here: Path) -> Iterator[Finding]:
             f"{', '.join(file.name for file in found)}: named as modules that are imported",
             "rename them: a stock `rq worker` or a `python -m` started here imports them instead",
         )
-
-
-def _is_installed(module: ModuleType) -> bool:
-    return "-packages" in (getattr(module, "__file__", None) or "")
 
 
 def _places(folder: Path, name: str) -> tuple[Path, Path]:

@@ -31,7 +31,7 @@ class Waiter:
 
 
 @dataclass(frozen=True)
-class Step:
+class LimitStep:
     """A change of a limit that adapts."""
 
     at: float
@@ -105,12 +105,13 @@ def _let_in_by(gate: GateStatus) -> str:
     return ""
 
 
-async def steps(client: Any, gate: str) -> list[Step]:
+async def steps(client: Any, gate: str) -> list[LimitStep]:
     """The limit's latest changes, the newest first; none of a gate that does not adapt."""
     entries = await client.xrevrange(tagged("gate", gate, "changes"), count=20)
     rows = [{name.decode(): value.decode() for name, value in row.items()} for _, row in entries]
     return [
-        Step(int(row["at"]) / 1e6, float(row["from"]), float(row["to"]), row["why"]) for row in rows
+        LimitStep(int(row["at"]) / 1e6, float(row["from"]), float(row["to"]), row["why"])
+        for row in rows
     ]
 
 

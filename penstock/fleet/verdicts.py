@@ -24,7 +24,7 @@ class Standing(NamedTuple):
     cause: str = ""
 
 
-class Held(NamedTuple):
+class HeldBack(NamedTuple):
     """How a gate holds work back, what lets it in, and the judge's name for it."""
 
     reason: str
@@ -182,34 +182,36 @@ def state_of(gate: GateStatus) -> str:
     return f"{state} {'v' if latest.after < latest.before else '^'} {latest.ago:.0f}s {latest.why}"
 
 
-def holding(gate: GateStatus, of_the_dead: Sequence[LeaseStatus] = ()) -> Held | None:
+def holding(gate: GateStatus, of_the_dead: Sequence[LeaseStatus] = ()) -> HeldBack | None:
     """How a gate holds work back now, and what lets it in; None if it does not."""
     name, named = shlex.quote(gate.name), f"gate {gate.name!r}"
     change = f"wait, or raise it: penstock limits set {name}"
     if gate.breaker != "closed":
-        return Held(f"{named} is paused by a breaker: {_tripped(gate)}", REPAIR, "breaker_open")
+        return HeldBack(f"{named} is paused by a breaker: {_tripped(gate)}", REPAIR, "breaker_open")
     if gate.paused:
         resume = f"`penstock limits resume {name}` ends that"
-        return Held(f"{named} is paused", resume, "gate_paused")
+        return HeldBack(f"{named} is paused", resume, "gate_paused")
     if gate.adaptive is not None and gate.adaptive.held > 0:
-        return Held(f"{named} is held for {gate.adaptive.held:.0f} s, as its service asked", "wait")
+        return HeldBack(
+            f"{named} is held for {gate.adaptive.held:.0f} s, as its service asked", "wait"
+        )
     if gate.limit is not None and gate.cost >= gate.limit:
         what = "permits in flight" if gate.cost == gate.in_flight else "in use"
         text = f"{named} is full, {gate.cost} of {gate.limit} {what}"
         if of_the_dead:
             last = max(lease.expires_in for lease in of_the_dead)
-            return Held(
+            return HeldBack(
                 f"{text}, {len(of_the_dead)} of them held by dead workers for up to {last:.0f} s",
                 f"wait, or penstock limits revoke {name} {of_the_dead[0].id}",
                 "gate_held_by_the_dead",
             )
-        return Held(text, f"{change} --gate-limit N")
+        return HeldBack(text, f"{change} --gate-limit N")
     for amount, stands in gate.amounts.items():
         if stands.tokens < 1 and gate.waiting:
             text = f"{named} grants {stands.rate:g} {amount} a second"
-            return Held(text, f"{change} --amount {amount}=N")
+            return HeldBack(text, f"{change} --amount {amount}=N")
     if gate.tokens is not None and gate.tokens < 1 and gate.waiting:
-        return Held(f"{named} grants {gate.rate:g} a second", f"{change} --rate N")
+        return HeldBack(f"{named} grants {gate.rate:g} a second", f"{change} --rate N")
     return None
 
 

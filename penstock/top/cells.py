@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from rich.cells import set_cell_size
-from rich.text import Text as Said
+from rich.text import Text as RichText
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
@@ -39,7 +39,7 @@ def harmless(said: str) -> str:
 def widget(block: Block) -> Widget:
     if isinstance(block, Text):
         return Static(markup=False)
-    table: DataTable[Said] = DataTable(cursor_type="row")
+    table: DataTable[RichText] = DataTable(cursor_type="row")
     table.can_focus = False
     return table
 
@@ -52,10 +52,10 @@ def widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
     return sized.fitting(width, _LEAST) if rows else [cells_of(one.heading) for one in columns]
 
 
-def cell(said: str, column: Column, width: int, style: str) -> Said:
+def cell(said: str, column: Column, width: int, style: str) -> RichText:
     shown = said if "\n" in said else cut(said, width, column.kind)
     justify = "right" if column.kind == "figure" else "left"
-    return Said(shown, style=STYLES.get(style, ""), justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    return RichText(shown, style=STYLES.get(style, ""), justify=justify, no_wrap=True)  # type: ignore[arg-type]
 
 
 def cut(said: str, width: int, kind: str) -> str:
@@ -68,12 +68,12 @@ def cut(said: str, width: int, kind: str) -> str:
     return (set_cell_size(said, head).rstrip() + "…" + last.lstrip())[: max(0, width)]
 
 
-def text(block: Text, width: int) -> list[Said]:
+def text(block: Text, width: int) -> list[RichText]:
     """The block's heading, if it has one, and its lines."""
     lines = [
-        Said(cut(harmless(one), width, "text"), no_wrap=True) for one in block.text.split("\n")
+        RichText(cut(harmless(one), width, "text"), no_wrap=True) for one in block.text.split("\n")
     ]
     for line in lines:
         line.stylize(STYLES.get(block.style, ""))
     heading = cut(harmless(block.heading), width, "text")
-    return [Said(), Said(heading, style=STYLES["heading"]), *lines] if heading else lines
+    return [RichText(), RichText(heading, style=STYLES["heading"]), *lines] if heading else lines

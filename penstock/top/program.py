@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.cells import set_cell_size
-from rich.text import Text as Said
+from rich.text import Text as RichText
 from textual import events
 from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
@@ -96,7 +96,7 @@ class Laid:
     """The places of each row that can be opened or changed, from the top of the screen's body."""
 
     lines: int = 0
-    rows: list[tuple[Row, DataTable[Said], int]] = field(default_factory=list)
+    rows: list[tuple[Row, DataTable[RichText], int]] = field(default_factory=list)
     tops: list[int] = field(default_factory=list)
 
     def index(self, key: Any) -> int:
@@ -524,13 +524,13 @@ class Program(App[None]):
             if isinstance(block, Text):
                 lines = text(block, width)
                 assert isinstance(shown, Static)  # noqa: S101 - made for it by `widget`
-                shown.update(Said("\n").join(lines))
+                shown.update(RichText("\n").join(lines))
                 shown.styles.height = len(lines)
                 laid.lines += len(lines)
             elif isinstance(shown, DataTable):
                 self._fill(shown, block, width)
 
-    def _fill(self, table: DataTable[Said], block: Notes | Table, width: int) -> None:
+    def _fill(self, table: DataTable[RichText], block: Notes | Table, width: int) -> None:
         """Fills in the rows, at the widths that fit; below them how many more there are."""
         table.clear(columns=True)
         table.show_cursor = False
@@ -560,7 +560,7 @@ class Program(App[None]):
         table.styles.height = at - start
         self._laid.lines = at
 
-    def _title(self, width: int) -> Said:
+    def _title(self, width: int) -> RichText:
         """The title: what is shown, how many alarms there are, of which Redis and run, and when."""
         fleet = self._seen.fleet if self._seen else None
         clock = time.strftime("%H:%M:%S", time.localtime(fleet.at)) if fleet else ""
@@ -569,9 +569,9 @@ class Program(App[None]):
         said = harmless(f"{self.shown.title if self.shown else 'penstock top'}{alarms} - {where}")
         room = max(0, width - len(clock) - 1)
         line = set_cell_size(cut(said, room, "text"), room)
-        return Said(f"{line} {clock}", style=STYLES["title"], no_wrap=True)
+        return RichText(f"{line} {clock}", style=STYLES["title"], no_wrap=True)
 
-    def _foot(self, width: int) -> Said:
+    def _foot(self, width: int) -> RichText:
         """A question, else what is wrong, else what came of the last key, else the keys."""
         if self.prompt is not None:
             said, style, kind = f"{self.prompt.question} {self.prompt.typed}_", "warn", "name"
@@ -581,7 +581,7 @@ class Program(App[None]):
             said, style, kind = self.said or self.logged, "warn", "text"
         else:
             said, style, kind = "  ".join(self._keys()), "dim", "text"
-        return Said(cut(harmless(said), width, kind), style=STYLES[style], no_wrap=True)
+        return RichText(cut(harmless(said), width, kind), style=STYLES[style], no_wrap=True)
 
     def _keys(self) -> Iterable[str]:
         """The keys that do something here, the most special first."""

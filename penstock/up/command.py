@@ -76,7 +76,7 @@ class _Up:
         self._redis = Redis(settings, self._screen.say)
         self._plan = plan
         self._services: list[Service] = []
-        self._told = asyncio.Event()
+        self._stop_asked = asyncio.Event()
         self._ended_by = signal.SIGINT
         self._was_up = False
         self._state_kept = True
@@ -99,10 +99,10 @@ class _Up:
         self._screen.address = monitor_address(self._home, self._services[-1])
         keeping = [asyncio.create_task(service.keep()) for service in self._services]
         watching = asyncio.create_task(self._watch())
-        told = asyncio.create_task(self._told.wait())
+        stop_asked = asyncio.create_task(self._stop_asked.wait())
         try:
             # A service's task ends only with a reason to end them all.
-            everything = [*keeping, watching, told]
+            everything = [*keeping, watching, stop_asked]
             await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await self._end()
@@ -149,18 +149,18 @@ class _Up:
     def _on_signals(self) -> None:
         loop = asyncio.get_running_loop()
 
-        def told(number: signal.Signals) -> None:
-            if self._told.is_set():  # the second time: at once
+        def stop_asked(number: signal.Signals) -> None:
+            if self._stop_asked.is_set():  # the second time: at once
                 for service in self._services:
                     service.kill()
                 return
             self._screen.say("ending")
             self._ended_by = number
-            self._told.set()
+            self._stop_asked.set()
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup starts us
-                loop.add_signal_handler(number, told, number)
+                loop.add_signal_handler(number, stop_asked, number)
 
     def _write_state(self) -> None:
         """For scripts: which process is what, and where."""

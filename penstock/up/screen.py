@@ -70,14 +70,10 @@ class Screen:
         used = len(lines) + 1 + len(lines[1].plain) // max(1, width)
         body: list[object] = [*lines, Text("")]
         if self._fleet is not None:
-            body += _overview(self._fleet, self._history, self._console, max(4, height - used))
+            left = max(4, height - used)
+            overview = lines_of(overview_of(self._fleet, self._history), width, left)
+            body += [Text.from_ansi(line, no_wrap=True) for line in overview[:left]]
         self._live.update(Group(*body), refresh=True)  # type: ignore[arg-type]
-
-
-def _overview(fleet: Fleet, history: History, console: Console, height: int) -> list[Text]:
-    """The overview as `penstock top` shows it, in as many lines as there are left."""
-    lines = lines_of(overview_of(fleet, history), console.width, height)
-    return [Text.from_ansi(line, no_wrap=True) for line in lines[:height]]
 
 
 def _services(redis: Redis, services: list[Service]) -> Text:

@@ -82,13 +82,10 @@ async def explain_group(
         said = f"{uid}: reward {reward}" + (f", masked: {masked}" if masked else "")
         facts.append(Fact("item", said, "warn" if masked else "", "item", uid))
     if group.items and not items:
-        facts.append(Fact("items", _items_gone()))
+        gone = "they are gone: `retain` of its task says how long they are kept after training"
+        facts.append(Fact("items", gone))
     return Explained("group", f"{instance}:{number}", buffer.task, f"{mean}, and {fate}", look,
                      tuple(facts))  # fmt: skip
-
-
-def _items_gone() -> str:
-    return "they are gone: `retain` of its task says how long they are kept after training"
 
 
 def _sentence(reward: Any, masked: str) -> str:

@@ -10,7 +10,7 @@ from jail.models import CodeRequest, CodeResult
 from penstock.fleet import FleetReader
 from penstock.fleet.one_job import Stored, first_line, stored_job
 from penstock.why.model import Explained, Fact, Look, cut, many, seconds
-from penstock.why.verdict import Request, Result, Said, of_result
+from penstock.why.verdict import Reading, Request, Result, of_result
 from worker.queue.dropped import REASONS
 from worker.queue.order import FUNCTION, JUDGE
 
@@ -73,7 +73,7 @@ def result_of(stored: Stored) -> Result | None:
     return _KINDS[function][1].read(value)
 
 
-def _said(stored: Stored, found: dict[str, Any], request: Request | None) -> Said:
+def _said(stored: Stored, found: dict[str, Any], request: Request | None) -> Reading:
     status = found["status"]
     if status == "queued":
         waits = found.get("waits") or "its turn comes when a worker has room"
@@ -85,7 +85,7 @@ def _said(stored: Stored, found: dict[str, Any], request: Request | None) -> Sai
     if status == "failed":
         why = found["error"].strip().splitlines()[-1:] or ["its worker does not say why"]
         said = f"it has no reward, its job failed, no fault of the program: {cut(why[0])}"
-        return Said(said, "bad", (Fact("failed", cut(why[0]), "bad"),))
+        return Reading(said, "bad", (Fact("failed", cut(why[0]), "bad"),))
     if status != "finished":
         return _plain(f"it has no reward, it was {status}", "warn")
     try:
@@ -99,8 +99,8 @@ def _said(stored: Stored, found: dict[str, Any], request: Request | None) -> Sai
     return _plain("it has finished, and its result has expired", "warn")
 
 
-def _plain(sentence: str, look: Look) -> Said:
-    return Said(sentence, look, ())
+def _plain(sentence: str, look: Look) -> Reading:
+    return Reading(sentence, look, ())
 
 
 def _program(

@@ -25,7 +25,7 @@ _ENDED: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Said:
+class Reading:
     """A verdict in one sentence, whether it is bad news, and its facts."""
 
     sentence: str
@@ -33,14 +33,14 @@ class Said:
     facts: tuple[Fact, ...]
 
 
-def of_result(request: Request | None, result: Result) -> Said:
+def of_result(request: Request | None, result: Result) -> Reading:
     """The verdict on a result; on its request, if that is known, its limits and its cases."""
     if isinstance(result, JudgeResult):
         return _judged(request if isinstance(request, JudgeRequest) else None, result)
     return _ran(request if isinstance(request, CodeRequest) else None, result)
 
 
-def _judged(request: JudgeRequest | None, result: JudgeResult) -> Said:
+def _judged(request: JudgeRequest | None, result: JudgeResult) -> Reading:
     whole = request is not None and request.stop == "first"
     value = score_of(result, all_or_nothing=whole).value
     at = _deciding(result, masked=value is None)
@@ -66,7 +66,7 @@ def _judged(request: JudgeRequest | None, result: JudgeResult) -> Said:
     if result.shared:
         shared = f"the assertions of {many(result.shared, 'case')} ran in the program's own process"
         facts.append(Fact("trust", f"{shared}, which can fool them"))
-    return Said(sentence, look, tuple(facts))
+    return Reading(sentence, look, tuple(facts))
 
 
 def _deciding(result: JudgeResult, *, masked: bool) -> int | None:
@@ -170,7 +170,7 @@ def _way(result: JudgeResult, at: int) -> tuple[str, str]:
     return result.verdicts[at], result.reasons.get(at, "")
 
 
-def _ran(request: CodeRequest | None, result: CodeResult) -> Said:
+def _ran(request: CodeRequest | None, result: CodeResult) -> Reading:
     """A program that was run, and not judged: its caller compares what it printed."""
     code = last.return_code if (last := result.run_result or result.compile_result) else None
     reason = result.error_reason.replace("_", " ")
@@ -199,7 +199,7 @@ def _ran(request: CodeRequest | None, result: CodeResult) -> Said:
     if result.run_result is not None and result.run_result.execution_time is not None:
         limit = f" of {request.run_timeout:g} s" if request else ""
         facts.append(Fact("used", f"{seconds(result.run_result.execution_time)}{limit}"))
-    return Said(sentence, look, tuple(facts))
+    return Reading(sentence, look, tuple(facts))
 
 
 def _last_line(text: str) -> str:

@@ -4,8 +4,8 @@ import pytest
 
 from jail import LocalSandbox
 from jail.judge import checking
-from jail.judge.checking import said_by
-from jail.judge.found import Said
+from jail.judge.checking import verdict_by
+from jail.judge.found import CaseVerdict
 from jail.judge.models import Checker
 from jail.judge.trial import _of_both
 from jail.outcome import Step
@@ -50,7 +50,7 @@ async def test_what_other_languages_say_of_a_failure_is_known(
     checker = Checker(code="", language=language)
 
     def verdict(stderr: bytes) -> str:
-        return said_by(checker, Step("finished", code, b"", stderr, 0.0, 0.0, 0, 0)).letter
+        return verdict_by(checker, Step("finished", code, b"", stderr, 0.0, 0.0, 0, 0)).letter
 
     assert (verdict(said), verdict(b"the program printed: " + said[:-1] + b"!")) == ("M", "W")
 
@@ -89,17 +89,19 @@ async def test_points_are_numbers(sandbox: LocalSandbox, points: str) -> None:
     result = await judge(sandbox, "print(1)", [("", "1")], checker=checker)
     assert (result.verdicts, result.reasons, result.points) == ("M", {0: "checker_error"}, {})
     long = Step("finished", 7, b"", b"points " + b"9" * 400, 0.0, 0.0, 0, 0)
-    assert said_by(Checker(code=""), long).letter == "M"
+    assert verdict_by(Checker(code=""), long).letter == "M"
 
 
 async def test_who_failed_first_is_to_blame() -> None:
-    late, failed, broken = Said("T"), Said("E"), Said("M", "checker_error")
+    late, failed, broken = CaseVerdict("T"), CaseVerdict("E"), CaseVerdict("M", "checker_error")
     assert _of_both(late, broken, hung_up=True) is broken, "it left the program to wait"
     assert _of_both(late, broken, hung_up=False) is late, "it met the end of one that was killed"
     assert _of_both(failed, broken, hung_up=False) is failed
-    assert _of_both(late, Said("M", "checker_timeout"), hung_up=False).letter == "M"
-    assert _of_both(failed, Said("W"), hung_up=True).letter == "W", "it hung up on a wrong one"
-    assert _of_both(failed, Said("P"), hung_up=True) is failed
+    assert _of_both(late, CaseVerdict("M", "checker_timeout"), hung_up=False).letter == "M"
+    assert _of_both(failed, CaseVerdict("W"), hung_up=True).letter == "W", (
+        "it hung up on a wrong one"
+    )
+    assert _of_both(failed, CaseVerdict("P"), hung_up=True) is failed
 
 
 ECHO = "while True: print(input(), flush=True)"

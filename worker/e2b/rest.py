@@ -68,7 +68,8 @@ class Rest:
 
     async def list(self, request: Request) -> Response:
         asked = request.query_params
-        wanted = _metadata(asked.get("metadata", ""))
+        pairs = parse_qsl(asked.get("metadata", ""))  # the SDK encodes twice more than a query is
+        wanted = {unquote(key): unquote(value) for key, value in pairs}
         states = ",".join(asked.getlist("state")).split(",") if "state" in asked else ["running"]
         found = [details(info, self._cores) async for info in self._boxes.living()]
         if self._fleet and was_forwarded(request):
@@ -190,8 +191,3 @@ def _page(found: list[Json], asked: Mapping[str, str]) -> tuple[list[Json], str]
     more = len(found) > begin + limit
     token = base64.urlsafe_b64encode(str(begin + limit).encode()).decode() if more else ""
     return found[begin : begin + limit], token
-
-
-def _metadata(text: str) -> dict[str, str]:
-    """The SDK encodes keys and values twice more than a query is."""
-    return {unquote(key): unquote(value) for key, value in parse_qsl(text)}

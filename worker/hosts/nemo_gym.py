@@ -68,7 +68,7 @@ class Provider:
             raise SandboxCreateError(late) from None
         except PenstockError as failure:
             raise SandboxCreateError(str(failure)) from failure
-        return SandboxHandle(sandbox.name, self.name, _Box(sandbox, spec.workdir or ""))
+        return SandboxHandle(sandbox.name, self.name, _Handled(sandbox, spec.workdir or ""))
 
     async def exec(
         self,
@@ -83,7 +83,7 @@ class Provider:
         """Run a shell command. A dead sandbox raises; a command out of time has 124."""
         if user is not None:
             raise ValueError(f"user {user!r}: the commands of a sandbox have one user")
-        box: _Box = handle.raw
+        box: _Handled = handle.raw
         longest = self._lifecycle.settings.sandbox_ttl
         ended = await box.sandbox.exec(
             ["sh", "-c", command],
@@ -118,7 +118,7 @@ class Provider:
         """The lifecycle serves other providers of this process too."""
 
 
-class _Box:
+class _Handled:
     """The sandbox of a handle, and its folder."""
 
     def __init__(self, sandbox: OpenSandbox, workdir: str) -> None:

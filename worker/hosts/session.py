@@ -58,7 +58,7 @@ class CodeSession:
         self.masked = ""  # the reason, once our side has failed
         self._language, self._timeout, self._max_output = language, timeout, max_output
         self._name = f"rollout-{uuid4().hex[:12]}"
-        self._held = _Held(lifecycle_here(provider), spec or SandboxSpec())
+        self._held = _OpenSandbox(lifecycle_here(provider), spec or SandboxSpec())
         _all.add(self._held)
         forgotten = weakref.finalize(self, _end_soon, self._held, process_loop())
         forgotten.atexit = False  # `_farewell` waits for it
@@ -103,7 +103,7 @@ class CodeSession:
 
 
 @dataclass(eq=False)
-class _Held:
+class _OpenSandbox:
     """The open sandbox of a session. It is apart from it, so that it can be ended when nothing
     refers to the session any more. Its coroutines run on the process's loop."""
 
@@ -131,18 +131,18 @@ class _Held:
         _all.discard(self)
 
 
-_all: set[_Held] = set()
+_all: set[_OpenSandbox] = set()
 _ending: set[asyncio.Task[None]] = set()
 
 
-def _end_soon(held: _Held, loop: asyncio.AbstractEventLoop) -> None:
+def _end_soon(held: _OpenSandbox, loop: asyncio.AbstractEventLoop) -> None:
     """Takes no lock: the garbage collector calls it, anywhere. A fork's copy ends nothing."""
     if held.process == os.getpid():
         with suppress(RuntimeError):  # the loop has ended: the reaper has the sandbox
             loop.call_soon_threadsafe(_begin_to_end, held)
 
 
-def _begin_to_end(held: _Held) -> None:
+def _begin_to_end(held: _OpenSandbox) -> None:
     task = asyncio.ensure_future(held.end())
     _ending.add(task)
     task.add_done_callback(_ending.discard)

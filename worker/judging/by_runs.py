@@ -19,12 +19,12 @@ from ground.tasks import ended
 from jail.errors import RequestRefused, SandboxFailure
 from jail.judge.apart import check as apart
 from jail.judge.compare import accepted, may_accept
-from jail.judge.found import Found, Said
+from jail.judge.found import CaseVerdict, Found
 from jail.judge.models import Compare, JudgeRequest, JudgeResult, Letter
 from jail.judge.printed import Compared, as_known
 from jail.judge.program import answer_in, marked, script_of, text_of
 from jail.judge.suite import Case, Suite
-from jail.judge.values import Calls, calls_of, is_whole, said_of
+from jail.judge.values import Calls, calls_of, is_whole, verdict_of
 from jail.models import SHOWN, CodeRequest, CodeResult
 from jail.protocol import Sandbox
 from limiter import GateError, Report
@@ -54,7 +54,7 @@ class ByRuns:
         self._running: dict[asyncio.Task[None], int] = {}  # with the case that each is at
         self._changed = asyncio.Event()
         self._outlives = outlives(sandbox, longest_case(request))
-        self._own = _Held(at_hand.turn, self._outlives)
+        self._own = _PermitInUse(at_hand.turn, self._outlives)
         self._under_own: asyncio.Task[None] | None = None
         self._in_line: asyncio.Task[None] | None = None
         self._alone = True  # at first, and after a failure beside the own permit
@@ -148,7 +148,7 @@ class ByRuns:
         self._alone = result.error_kind == "infrastructure"
         if not self._alone:
             return
-        self._enter(index, Said("M", result.error_reason, result.message), None)
+        self._enter(index, CaseVerdict("M", result.error_reason, result.message), None)
         self._said["message"] = result.message
         self._losses += 1
         if self._losses >= _LOSSES or self._found.knows_none:
@@ -156,7 +156,7 @@ class ByRuns:
 
     async def _case_beside(self, turn: Turn) -> None:
         """Run one case, if there is one left when the permit has come; it is tried once."""
-        held = _Held(turn, self._outlives)
+        held = _PermitInUse(turn, self._outlives)
         try:
             await held.begin()
             self._in_line = None
@@ -183,14 +183,14 @@ class ByRuns:
         try:
             case = await self._suite.case(index)
         except SandboxFailure as failure:
-            self._enter(index, Said("M", failure.reason, str(failure)), None)
+            self._enter(index, CaseVerdict("M", failure.reason, str(failure)), None)
             return None
         try:
             calls = calls_of(self._request, case)
             request, mark = self._program(index, case, calls)
         except RequestRefused as refusal:  # the program's own fault: too long, or no text
             self._said["message"] = str(refusal)
-            self._enter(index, Said("C", "refused"), None)
+            self._enter(index, CaseVerdict("C", "refused"), None)
             return None
         at_hand = replace(self._at_hand, turn=turn, seconds=self._ends - _now())
         began = _now()
@@ -247,9 +247,9 @@ class ByRuns:
             lambda begun: calls is not None or may_accept(compare, begun.encode(), expected),
         )  # fmt: skip
         if calls and result.error_kind == "none":
-            said = await said_of(compare, calls, answer)
+            said = await verdict_of(compare, calls, answer)
         else:
-            said = Said(await _letter(compare, case, result), result.error_reason)
+            said = CaseVerdict(await _letter(compare, case, result), result.error_reason)
         self._found.shared += bool(case.check) and not (calls and is_whole(case))
         if said.letter == "M":
             self._said["message"] = result.message
@@ -259,14 +259,14 @@ class ByRuns:
             self._found.rest = said  # nor does it with any other case
             self._todo.clear()
 
-    def _enter(self, index: int, said: Said, ran: "_Ran | None") -> None:
+    def _enter(self, index: int, said: CaseVerdict, ran: "_Ran | None") -> None:
         self._found.enter(index, said, ran)
         for task, at in self._running.items():
             if at >= self._found.end:
                 task.cancel()
 
     def _give_up(self, reason: str, message: str) -> None:
-        self._found.rest = Said("M", reason)
+        self._found.rest = CaseVerdict("M", reason)
         self._said |= {"error_reason": reason, "message": message}
         self._todo.clear()
         for task, at in self._running.items():
@@ -282,7 +282,7 @@ def longest_case(request: JudgeRequest) -> CodeRequest:
     )  # fmt: skip
 
 
-class _Held:
+class _PermitInUse:
     """A job's turn that stays begun from case to case, or a further one that has begun."""
 
     def __init__(self, turn: Turn, outlives: float) -> None:

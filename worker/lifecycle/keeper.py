@@ -33,7 +33,7 @@ from worker.lifecycle.provider import Kind, Provider, SandboxRef
 from worker.lifecycle.registry.records import StartingPermit
 from worker.lifecycle.registry.registry import Registry
 from worker.lifecycle.settings import LifecycleSettings
-from worker.lifecycle.teardown import Step, guarded, terminated
+from worker.lifecycle.teardown import Guarded, guarded, terminated
 
 log = logging.getLogger("penstock.worker")
 
@@ -297,15 +297,17 @@ class Keeper:
         )  # fmt: skip
         return False
 
-    async def _terminated(self, box: Box, seconds: float) -> Step:
+    async def _terminated(self, box: Box, seconds: float) -> Guarded:
         if box.phase is Phase.NOT_MADE:
-            return Step()
+            return Guarded()
         if box.ref is None:
             found = await guarded(self.provider.find(box.name), seconds)
             if not found.ok:
                 return found
             if found.result is None:
-                return Step(problem=LookupError("its creation failed, and it was not found so far"))
+                return Guarded(
+                    problem=LookupError("its creation failed, and it was not found so far")
+                )
             box.ref = found.result
         return await terminated(self.provider, box.ref.id, seconds)
 

@@ -20,7 +20,7 @@ from worker.lifecycle.box import Box, Phase, held
 from worker.lifecycle.keeper import Keeper
 from worker.lifecycle.provider import SandboxSpec
 from worker.lifecycle.reaper.reaper import Reaper
-from worker.lifecycle.registry.records import Record, Turn
+from worker.lifecycle.registry.records import Opening, Record
 from worker.lifecycle.sandbox import OpenSandbox
 
 
@@ -93,7 +93,7 @@ class Sessions:
         self._keeper.keep(box)
         return OpenSandbox(self._keeper.provider, box)
 
-    async def _opened(self, turn: Turn, instance: str, spec: SandboxSpec) -> OpenSandbox:
+    async def _opened(self, turn: Opening, instance: str, spec: SandboxSpec) -> OpenSandbox:
         """Open it, since it is our turn. Waiters get a notice when it is open or has failed."""
         nobody = Box(turn.name, turn.fence)
         self._keeper.keep(nobody)
@@ -114,7 +114,7 @@ class Sessions:
         with contextlib.suppress(RedisError, OSError):  # its lease ends, with the same effect
             await asyncio.shield(forget)
 
-    async def _until_opened(self, turn: Turn) -> None:
+    async def _until_opened(self, turn: Opening) -> None:
         """Wait until its opener is done, or may be dead."""
         registry = self._registry
         client: Any = connect_async(registry.target, timeout=None)

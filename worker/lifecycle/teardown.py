@@ -11,7 +11,7 @@ from worker.lifecycle.provider import Provider
 log = logging.getLogger("penstock.worker")
 
 
-class Step:
+class Guarded:
     """The outcome of one guarded step."""
 
     def __init__(self, result: Any = None, problem: BaseException | None = None) -> None:
@@ -23,7 +23,7 @@ class Step:
         return self.problem is None
 
 
-async def guarded(work: Awaitable[Any], seconds: float) -> Step:
+async def guarded(work: Awaitable[Any], seconds: float) -> Guarded:
     """Even if it hangs, or cancels itself, we continue within this many seconds."""
     task = asyncio.ensure_future(work)
     try:
@@ -33,10 +33,10 @@ async def guarded(work: Awaitable[Any], seconds: float) -> Step:
             task.cancel()
             task.add_done_callback(_look_at)
     if not task.done():
-        return Step(problem=TimeoutError(f"no answer within {seconds:g} s"))
+        return Guarded(problem=TimeoutError(f"no answer within {seconds:g} s"))
     if task.cancelled():
-        return Step(problem=asyncio.CancelledError("it was cancelled from inside"))
-    return Step(problem=task.exception()) if task.exception() else Step(task.result())
+        return Guarded(problem=asyncio.CancelledError("it was cancelled from inside"))
+    return Guarded(problem=task.exception()) if task.exception() else Guarded(task.result())
 
 
 def _look_at(task: "asyncio.Future[Any]") -> None:
@@ -44,7 +44,7 @@ def _look_at(task: "asyncio.Future[Any]") -> None:
         log.info("a teardown step that had timed out failed later: %s", shown(problem))
 
 
-async def terminated(provider: Provider, id: str, seconds: float) -> Step:
+async def terminated(provider: Provider, id: str, seconds: float) -> Guarded:
     """Twice, where the first try fails."""
     first = await guarded(provider.terminate(id), seconds)
     return first if first.ok else await guarded(provider.terminate(id), seconds)

@@ -126,7 +126,10 @@ def check_correctness(
     if len(inputs) == 0:
         return [], []
     if not len(inputs) == len(outputs) == len(asserts):
-        return _mismatched(len(inputs))
+        error = "Input/output count mismatch"
+        return [-1] * len(inputs), [
+            {"error": error, "case_index": index} for index in range(len(inputs))
+        ]
     function = function if language == "python" else None
     place = _judge_of(sandbox_fusion_url)
     workers_hold = place is not None and place.takes_permits
@@ -212,11 +215,6 @@ def _judged_at_once(
         for index, (given, expected) in enumerate(zip(inputs, outputs, strict=True))
     ]
     return [code for code, _ in pairs], [metadata for _, metadata in pairs]
-
-
-def _mismatched(count: int) -> tuple[list[Any], list[Metadata]]:
-    error = "Input/output count mismatch"
-    return [-1] * count, [{"error": error, "case_index": index} for index in range(count)]
 
 
 def _all_tried(
@@ -343,18 +341,14 @@ def _gathered(
         if -4 not in results:
             result, metadata = case.result()
         else:
-            begun = not case.cancel()
-            own, metadata = case.result() if begun else (None, _skipped(index, inputs, outputs))
+            skipped = None, blank(index, inputs[index], outputs[index], None)
+            own, metadata = skipped if case.cancel() else case.result()
             result = -4
             if own != -4:
                 metadata["status"] = "compile_error_skipped"
         results.append(result)
         all_metadata.append(metadata)
     return results, all_metadata
-
-
-def _skipped(index: int, inputs: list[Any], outputs: list[Any]) -> Metadata:
-    return blank(index, inputs[index], outputs[index], None)
 
 
 def _read(test_cases: dict[str, Any] | str) -> dict[str, Any] | None:

@@ -141,10 +141,10 @@ async def check_row(index: int, row: Any, place: Place, wishes: Wishes) -> RowRe
         await _look_at_checker(report, cases, place, options)
     references = _references_in(row, wishes)
     report.references = len(references)
-    results = [
-        (each, await place.judge(each.code, cases, _in_language(options, each)))
-        for each in references[: wishes.most]
-    ]
+    results = []
+    for each in references[: wishes.most]:
+        own = cast(JudgeOptions, {**options, "language": each.language})
+        results.append((each, await place.judge(each.code, cases, own)))
     _look_at_results(report, request, results)
     return report
 
@@ -204,10 +204,6 @@ def _options(cases: Cases, checker: Checker | None, wishes: Wishes) -> JudgeOpti
     chosen = {name: one for name, one in given.items() if one is not None}
     language = "python" if cases.function else wishes.language
     return cast(JudgeOptions, {"language": language, "keep": "first_failure"} | chosen)
-
-
-def _in_language(options: JudgeOptions, reference: Reference) -> JudgeOptions:
-    return cast(JudgeOptions, {**options, "language": reference.language})
 
 
 def _rule_of(request: JudgeRequest) -> str:

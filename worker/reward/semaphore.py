@@ -101,7 +101,7 @@ class GateSemaphore:
         return f"<{type(self).__name__} {self._name!r}, limit {self._limit}, at {self._target}>"
 
 
-class _Turn:
+class _PermitOfCase:
     """A permit, while a case is at work."""
 
     def __init__(self, semaphore: Semaphore) -> None:
@@ -118,7 +118,7 @@ class _Turn:
             self._semaphore.release()
 
 
-_turn: ContextVar[_Turn | None] = ContextVar("penstock_reward_turn", default=None)
+_turn: ContextVar[_PermitOfCase | None] = ContextVar("penstock_reward_turn", default=None)
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def holding(semaphore: Semaphore | None) -> Iterator[None]:
     if semaphore is None:
         yield
         return
-    turn = _Turn(semaphore)
+    turn = _PermitOfCase(semaphore)
     turn.take()
     outer = _turn.set(turn)
     try:

@@ -149,7 +149,8 @@ class _Attempts(Generic[R]):
             except SandboxFailure as failure:
                 self.failure = failure
                 self._turn.report(_report_of(failure))
-                wait = self._policy.wait_after(failure, attempt, remaining=self._remaining())
+                remaining = self.deadline - asyncio.get_running_loop().time()
+                wait = self._policy.wait_after(failure, attempt, remaining=remaining)
             else:
                 self._turn.report(Report.SUCCESS)
                 return outcome
@@ -187,9 +188,6 @@ class _Attempts(Generic[R]):
     def still_running(self) -> float:
         """For how long the sandbox may be at work on an attempt that is given up."""
         return max(0.0, self._busy_until - time.monotonic())
-
-    def _remaining(self) -> float:
-        return self.deadline - asyncio.get_running_loop().time()
 
     @contextmanager
     def _spends(self, what: str) -> Iterator[None]:

@@ -129,8 +129,12 @@ class SandboxFusionTool(BaseTool):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy in another process is a new one: connections and calls stay here."""
-        given = () if self._redis == self._config.redis_url else (_sendable(self._redis),)
-        return type(self), (self.config, self.tool_schema, *given)
+        redis: Any = self._redis
+        if redis == self._config.redis_url:
+            return type(self), (self.config, self.tool_schema)
+        # A client stays here; where it leads to can be sent.
+        sendable = redis if isinstance(redis, str | RedisTarget) else target_of(redis)
+        return type(self), (self.config, self.tool_schema, sendable)
 
     async def _answer(self, parameters: Any, session: str | None) -> Answer:
         try:
@@ -206,11 +210,6 @@ class _Workers:
                 )
             self._queue = queue
             return queue
-
-
-def _sendable(redis: Any) -> str | RedisTarget:
-    """A client stays here; where it leads to can be sent."""
-    return redis if isinstance(redis, str | RedisTarget) else target_of(redis)
 
 
 def _ensure_gate(gate: TokenBucket) -> None:

@@ -3,7 +3,7 @@
 import re
 
 from jail.inside.values import text_of
-from jail.judge.apart.parts import MARK, Apart, Held
+from jail.judge.apart.parts import MARK, Apart, Assertion
 
 _BARE = r"[\w.,:/+@%=-]+"
 _WORD = rf"(?:'[^']*'|\"[^\"$`\\]*\"|{_BARE})"
@@ -53,12 +53,12 @@ def read(check: str) -> Apart:
     return Apart("\n".join(["", mark, *lines, mark, ""]), tuple(held))
 
 
-def _held(operator: str, word: str, *, splits: bool) -> Held:
+def _held(operator: str, word: str, *, splits: bool) -> Assertion:
     """The rule for a word; without quotes it is split into words, of which there may be one."""
     text = word[1:-1] if word[0] in "'\"" else word
     if operator == "-eq":
-        return Held("number", b"%d" % int(text))
-    return Held("word" if splits else "==", text_of([text])[1:-1])
+        return Assertion("number", b"%d" % int(text))
+    return Assertion("word" if splits else "==", text_of([text])[1:-1])
 
 
 def as_json(answer: bytes) -> bytes | None:

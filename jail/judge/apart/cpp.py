@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from jail.inside.values import text_of
-from jail.judge.apart.parts import MARK, Apart, Held, Reader, text_in, whole_number
+from jail.judge.apart.parts import MARK, Apart, Assertion, Reader, text_in, whole_number
 
 _LISTS = {"vector", "list", "deque", "array", "initializer_list", "forward_list"}
 _SETS = {"set", "unordered_set", "multiset", "unordered_multiset"}
@@ -46,7 +46,7 @@ class _Reading:
         self.words = Reader(check)
         self.before: list[str] = []
         self.lines: list[str] = []
-        self.held: list[Held] = []
+        self.held: list[Assertion] = []
         self._names: set[str] = set()  # of declared values
 
     def whole(self) -> None:
@@ -90,7 +90,7 @@ class _Reading:
     def _assertion(self) -> None:
         words = self.words
         if words.take("!"):
-            return self._add(self.call(), Held("false"))
+            return self._add(self.call(), Assertion("false"))
         begin = words.place
         try:
             value = self.literal()
@@ -100,11 +100,11 @@ class _Reading:
             words.back_to(begin)
             call = self.call()
             if not words.take("=="):
-                return self._add(call, Held("true"))
+                return self._add(call, Assertion("true"))
             value = self.literal()
-        return self._add(call, Held("c++", text_of([value])[1:-1]))
+        return self._add(call, Assertion("c++", text_of([value])[1:-1]))
 
-    def _add(self, call: str, held: Held) -> None:
+    def _add(self, call: str, held: Assertion) -> None:
         self.lines.append(f"penstock_said::next({call});")
         self.held.append(held)
 

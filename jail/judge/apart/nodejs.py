@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from jail.inside.values import text_of
-from jail.judge.apart.parts import MARK, Apart, Held, Reader, text_in, whole_number
+from jail.judge.apart.parts import MARK, Apart, Assertion, Reader, text_in, whole_number
 
 _MODULE = re.compile(r"(?:node:)?assert(/strict)?")
 _EQUAL = {
@@ -54,7 +54,7 @@ class _Reading:
     def __init__(self, check: str) -> None:
         self.words = Reader(check)
         self.lines: list[str] = []
-        self.held: list[Held] = []
+        self.held: list[Assertion] = []
         self._names: set[str] = set()  # of declared values
         self._assert = {"assert": False}  # by which name, and whether `equal` is strict there
         self._bodies: list[str] = []  # of functions whose statements have been read
@@ -173,11 +173,11 @@ class _Reading:
             self._add(call, "js" if operator == "===" else "js loose", self.literal())
         else:
             self.lines.append(f"__values.push(__plain({call}));")
-            self.held.append(Held("js false" if negated else "js true"))
+            self.held.append(Assertion("js false" if negated else "js true"))
 
     def _add(self, call: str, how: str, value: Any) -> None:
         self.lines.append(f"__values.push(__plain({call}));")
-        self.held.append(Held(how, text_of([value])[1:-1]))
+        self.held.append(Assertion(how, text_of([value])[1:-1]))
 
     def call(self) -> str:
         """The text of a call: a name, and arguments that are plain."""

@@ -24,7 +24,7 @@ _ESCAPE = re.compile(
 )
 
 
-class Held(NamedTuple):
+class Assertion(NamedTuple):
     """An assertion: by which rule (`jail.judge.values.How`) it holds, and the value, as JSON."""
 
     how: str
@@ -36,7 +36,7 @@ class Apart(NamedTuple):
     result."""
 
     behind: str
-    held: tuple[Held, ...]
+    held: tuple[Assertion, ...]
 
 
 class Token(NamedTuple):

@@ -31,7 +31,7 @@ from jail.sessions.hub.streams import Streams
 from jail.sessions.hub.way_out import WayOut
 from jail.sessions.launch import give_up
 from jail.sessions.settings import SessionSettings
-from jail.sessions.wire import Frame, check_signal, check_size, receive_call, said
+from jail.sessions.wire import Frame, check_signal, check_size, fields_of_failure, receive_call
 from jail.settings import SandboxSettings
 
 log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class Hub:
                 raise SessionRefused(f"the hub knows no call {call.header.get('op')!r:.100}")
             await serve(call)
         except SandboxFailure as failure:
-            await call.answer(**said(failure))
+            await call.answer(**fields_of_failure(failure))
         except (SandboxError, ImageError) as refusal:
             await call.answer(**refused(refusal))
         except ConnectionError:

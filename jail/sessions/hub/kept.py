@@ -26,8 +26,8 @@ from jail.sessions.errors import (
     SessionTrouble,
     TooManySessions,
 )
-from jail.sessions.hub.line import Line, refuse
-from jail.sessions.hub.starts import Start
+from jail.sessions.hub.line import InitLine, refuse
+from jail.sessions.hub.starts import ImageStart
 from jail.sessions.hub.streams import Ends, Streams
 
 MOST_COMMANDS = 256  # of one session at once
@@ -44,7 +44,7 @@ class KeptSession:
     """Made by `open`; `over` is set when nothing of it lives any more."""
 
     def __init__(
-        self, about: dict[str, Any], level: str, limits: Limits, start: Start | None
+        self, about: dict[str, Any], level: str, limits: Limits, start: ImageStart | None
     ) -> None:
         self.name: str = about["name"]
         self.about, self.level, self.limits = about, level, limits
@@ -69,7 +69,7 @@ class KeptSession:
         self._ended: Recent[Streams] = Recent(_REMEMBERED)
         self._concluding: set[asyncio.Task[None]] = set()
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._line = Line(self._hear, self.gone)
+        self._line = InitLine(self._hear, self.gone)
 
     @classmethod
     async def open(
@@ -77,7 +77,7 @@ class KeptSession:
         jails: Jails,
         about: dict[str, Any],
         limits: Limits,
-        start: Start | None,
+        start: ImageStart | None,
         on_end: Callable[[], None],
     ) -> Self:
         """Raises `SessionTrouble` where no jail could be had."""
@@ -412,7 +412,7 @@ def _complaint(said: str) -> dict[str, str]:
         return {}
 
 
-def _environment(about: dict[str, Any], level: str, start: Start | None) -> dict[str, str]:
+def _environment(about: dict[str, Any], level: str, start: ImageStart | None) -> dict[str, str]:
     if start:
         return {**start.env(), **about["env"]}
     known = {"USER": _USER, "LOGNAME": _USER} if level == "ns" else {}

@@ -18,7 +18,7 @@ from jail.inside.levels import MOST
 _HEARD = 1 << 16
 
 
-class Line:
+class InitLine:
     """`theirs` is the jail's end. `hears` gets what is no answer, with its descriptors; `gone`
     makes what is raised once the line is closed."""
 

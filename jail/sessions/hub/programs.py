@@ -16,7 +16,7 @@ from jail.models import CodeRequest
 from jail.parting import part
 from jail.sandbox import LocalSandbox
 from jail.sessions.hub.calls import Call
-from jail.sessions.wire import failure_of, said
+from jail.sessions.wire import failure_of, fields_of_failure
 
 
 async def run(sandbox: LocalSandbox, call: Call) -> None:
@@ -32,7 +32,7 @@ async def judge(sandbox: LocalSandbox, call: Call) -> None:
         result = await call.while_heard(sandbox.judge(request, suite), suite.listen())
         await call.answer(result=result.dump())
     except SandboxFailure as failure:
-        await call.answer(**said(failure))
+        await call.answer(**fields_of_failure(failure))
     await part(call.reader, call.writer)  # it may send a case that is not wanted any more
 
 

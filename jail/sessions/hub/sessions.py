@@ -24,7 +24,7 @@ from jail.sessions.errors import (
 from jail.sessions.hub.calls import check_request
 from jail.sessions.hub.kept import KeptSession, inherited
 from jail.sessions.hub.pool import Pool, Shelf, kind_of
-from jail.sessions.hub.starts import Start, Starts
+from jail.sessions.hub.starts import ImageStart, Starts
 from jail.sessions.hub.way_out import WayOut
 from jail.sessions.launch import hub_of, sweep
 
@@ -111,7 +111,7 @@ class KeptSessions:
         (self._folder / name).unlink(missing_ok=True)
 
     async def _begun(
-        self, about: dict[str, Any], limits: Limits, filled: Start | None
+        self, about: dict[str, Any], limits: Limits, filled: ImageStart | None
     ) -> KeptSession:
         """A session from the pool if one is ready, else a new one. There are never more jails than
         allowed: one that is ready, or is being made, ends before this one begins."""

@@ -14,7 +14,7 @@ from jail.launch import ServerConfig
 from jail.settings import SandboxSettings
 
 
-class Start(NamedTuple):
+class ImageStart(NamedTuple):
     """The image that a session starts from, and the fork server that serves it."""
 
     image: Image
@@ -25,7 +25,7 @@ class Start(NamedTuple):
         layers, user = self.image.layers[::-1], self.image.config.user
         return {"layers": layers, "user": user, "filled": self.filled}
 
-    def is_that_of(self, other: "Start | None") -> bool:
+    def is_that_of(self, other: "ImageStart | None") -> bool:
         """Whether a session from the one is like a session from the other."""
         mine, others = self.image, other and other.image
         return others is not None and (mine.layers, mine.config) == (others.layers, others.config)
@@ -47,7 +47,7 @@ class Starts:
         )
 
     @asynccontextmanager
-    async def of(self, name: str, parent: Start | None) -> AsyncIterator[Start | None]:
+    async def of(self, name: str, parent: ImageStart | None) -> AsyncIterator[ImageStart | None]:
         """Nothing that it needs is deleted before its init holds it too.
 
         A fork starts from what its parent has started from, whatever has that name by now.
@@ -67,4 +67,4 @@ class Starts:
                 except asyncio.CancelledError:
                     await asyncio.wait([entered])
                     raise
-                yield Start(image, self._config)
+                yield ImageStart(image, self._config)

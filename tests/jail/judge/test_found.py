@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from jail.judge.found import Found, Said
+from jail.judge.found import CaseVerdict, Found
 from jail.judge.models import JudgeRequest
 from jail.outcome import Step
 
@@ -20,7 +20,7 @@ def found(letters: str, order: list[int], **given: object) -> Found:
     found = Found(request, len(letters), None)
     for index in order:
         letter = letters[index]
-        found.enter(index, Said(letter), step(f"{index} ".encode() * 20))  # type: ignore[arg-type]
+        found.enter(index, CaseVerdict(letter), step(f"{index} ".encode() * 20))  # type: ignore[arg-type]
     return found
 
 
@@ -43,7 +43,7 @@ def test_it_holds_no_output_that_does_not_come_back() -> None:
     request = JudgeRequest.read({"code": "", "cases": [{}] * MANY, "keep": "all"})
     kept = Found(request, MANY, None)
     for index in range(MANY):
-        kept.enter(index, Said("W"), step(bytes(100_000)))
+        kept.enter(index, CaseVerdict("W"), step(bytes(100_000)))
     assert all(isinstance(number, int) for _, figures in kept._said.values() for number in figures)
     assert sum(one.size for _, one, _ in kept._kept) <= request.keep_total
 
@@ -83,5 +83,5 @@ def test_what_the_program_used_the_time_of_is_late() -> None:
 def test_what_was_not_judged_is_cut_off_or_lost() -> None:
     assert found("PPP", [0]).result().reasons == {1: "total_seconds", 2: "total_seconds"}
     lost = found("PPP", [2])
-    lost.rest = Said("M", "jail_lost")
+    lost.rest = CaseVerdict("M", "jail_lost")
     assert lost.result().verdicts == "MMP"

@@ -13,7 +13,7 @@ import pytest
 from jail.limits import Limits
 from jail.sessions import SessionTrouble
 from jail.sessions.hub.kept import KeptSession
-from jail.sessions.hub.line import Line
+from jail.sessions.hub.line import InitLine
 
 
 class Given:
@@ -23,7 +23,7 @@ class Given:
         self._reads, self._given = os.pipe()
         os.set_blocking(self._reads, False)
 
-    def answer(self, line: Line) -> None:
+    def answer(self, line: InitLine) -> None:
         said = json.dumps({"asked": 1}).encode()
         socket.send_fds(line.theirs, [said], [self._given])
         os.close(self._given)
@@ -41,7 +41,7 @@ def given() -> Iterator[Given]:
     os.close(given._reads)
 
 
-async def asked(line: Line) -> "asyncio.Task[dict[str, object]]":
+async def asked(line: InitLine) -> "asyncio.Task[dict[str, object]]":
     task = asyncio.ensure_future(line.ask("freeze"))
     await asyncio.sleep(0)
     assert line.theirs.recv(100) == b'{"freeze": 1}'
@@ -49,13 +49,13 @@ async def asked(line: Line) -> "asyncio.Task[dict[str, object]]":
 
 
 @pytest.fixture
-async def line() -> Line:
-    made = Line(lambda said, given: None, lambda: ConnectionError("it is over"))
+async def line() -> InitLine:
+    made = InitLine(lambda said, given: None, lambda: ConnectionError("it is over"))
     made.listen()
     return made
 
 
-async def test_a_caller_gets_what_is_given(line: Line, given: Given) -> None:
+async def test_a_caller_gets_what_is_given(line: InitLine, given: Given) -> None:
     task = await asked(line)
     given.answer(line)
     (at,) = (await task)["given"]  # type: ignore[misc, attr-defined]
@@ -65,7 +65,7 @@ async def test_a_caller_gets_what_is_given(line: Line, given: Given) -> None:
     line.close()
 
 
-async def test_it_is_closed_where_the_caller_has_gone_before(line: Line, given: Given) -> None:
+async def test_it_is_closed_where_the_caller_has_gone_before(line: InitLine, given: Given) -> None:
     task = await asked(line)
     task.cancel()
     await asyncio.wait([task])
@@ -76,7 +76,9 @@ async def test_it_is_closed_where_the_caller_has_gone_before(line: Line, given: 
     line.close()
 
 
-async def test_it_is_closed_where_the_caller_goes_in_that_moment(line: Line, given: Given) -> None:
+async def test_it_is_closed_where_the_caller_goes_in_that_moment(
+    line: InitLine, given: Given
+) -> None:
     task = await asked(line)
     given.answer(line)
     line._hear()  # the answer is there, and its caller was not woken so far

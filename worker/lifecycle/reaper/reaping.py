@@ -21,7 +21,7 @@ from worker.lifecycle.provider import Provider, Providers, SandboxRef
 from worker.lifecycle.registry.records import Claimed, Record, StartingPermit
 from worker.lifecycle.registry.registry import Registry
 from worker.lifecycle.settings import LifecycleSettings
-from worker.lifecycle.teardown import Step, guarded, terminated
+from worker.lifecycle.teardown import Guarded, guarded, terminated
 
 log = logging.getLogger("penstock.worker")
 
@@ -140,15 +140,15 @@ class Reaping:
         reaped.ended.append(record.name)
         log.info("reaper: sandbox %s of %s has ended", record.name, record.provider or "nobody")
 
-    async def _ended(self, record: Record, now: float) -> Step:
+    async def _ended(self, record: Record, now: float) -> Guarded:
         if not record.provider:
-            return Step()  # it was still in line for its permit
+            return Guarded()  # it was still in line for its permit
         try:
             provider = await self._providers.named(record.provider)
         except SettingError as missing:
-            return Step(problem=missing)
+            return Guarded(problem=missing)
         if record.scope not in ("", provider.scope):
-            return Step(problem=OutOfReach(record.scope))  # and that it is not found, no proof
+            return Guarded(problem=OutOfReach(record.scope))  # and that it is not found, no proof
         seconds = self._settings.teardown_timeout
         if record.ref is not None:
             return await terminated(provider, record.ref.id, seconds)
@@ -158,7 +158,7 @@ class Reaping:
         if found.result is not None:
             return await terminated(provider, found.result.id, seconds)
         left = record.gone_after - now
-        return Step(problem=NotYet(left) if left > 0 else None)
+        return Guarded(problem=NotYet(left) if left > 0 else None)
 
     async def _freed(self, permits: tuple[StartingPermit, ...]) -> bool:
         try:

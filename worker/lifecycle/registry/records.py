@@ -100,7 +100,7 @@ class Claimed:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Opening:
     """The answer of `session`: `ready` with its record, `wait` for another opener, or `open`."""
 
     what: str

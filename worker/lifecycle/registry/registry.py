@@ -21,10 +21,10 @@ from ground.redis.connect import AnyRedis, target_of
 from worker.lifecycle.provider import SandboxRef
 from worker.lifecycle.registry.records import (
     Claimed,
+    Opening,
     Record,
     Registered,
     StartingPermit,
-    Turn,
     kept,
     read_permits,
     read_record,
@@ -79,15 +79,15 @@ class Registry:
         more = ["id", ref.id, "meta", json.dumps(dict(ref.meta))] if ref else []
         return bool(self._call(_ADVANCE, name, fence, state, *more))
 
-    def session(self, instance: str, name: str, owner: str, lease: float) -> Turn:
+    def session(self, instance: str, name: str, owner: str, lease: float) -> Opening:
         what, found, *rest = self._listed(_SESSION, instance, name, owner, _us(lease))
         match as_text(what):
             case "ready":
                 record = read_record(as_text(found), rest[1])
-                return Turn("ready", record.name, as_text(rest[0]), record=record)
+                return Opening("ready", record.name, as_text(rest[0]), record=record)
             case "wait":
-                return Turn("wait", as_text(found), seconds=rest[0] / 1e6)
-        return Turn("open", as_text(found), as_text(rest[0]))
+                return Opening("wait", as_text(found), seconds=rest[0] / 1e6)
+        return Opening("open", as_text(found), as_text(rest[0]))
 
     def renew(self, rows: Sequence[tuple[str, str, float]]) -> list[bool]:
         """Renew leases; a row is a name, a fence and seconds. Returns which are still held."""
