@@ -1,4 +1,5 @@
-"""Trajectory groups in Redis."""
+"""The buffer keeps trajectories in Redis, in groups, until they are trained on. An item that was
+stored is in one group. A group is delivered and acknowledged, or it is reported why not."""
 
 from buffer.batch import Batch
 from buffer.errors import (

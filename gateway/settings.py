@@ -1,4 +1,4 @@
-"""The gateway's settings: `GatewaySettings.load()`."""
+"""The settings of a gateway are read here, by `GatewaySettings.load()`."""
 
 from typing import Literal
 

@@ -1,4 +1,5 @@
-"""How long to pause before the next try of what failed."""
+"""A backoff says how long to pause before the next try of what failed. Each pause is longer than
+the one before, up to a bound."""
 
 import math
 import time

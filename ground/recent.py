@@ -1,4 +1,4 @@
-"""A mapping of limited size."""
+"""A mapping of limited size keeps its newest entries: it never outgrows its bound."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable

@@ -1,4 +1,4 @@
-"""Items that are due at a time, unless they are over by then."""
+"""Timers hold items that are due at a time, unless they are over by then. Each comes up once."""
 
 import heapq
 import itertools

@@ -1,4 +1,5 @@
-"""The embedded sandbox: hostile programs on this machine, without Docker.
+"""The embedded sandbox runs hostile programs on this machine, without Docker. A program reaches
+nothing but its jail, and nothing of it outlives its end.
 
 What starts programs is imported when it is first named, with the models of requests.
 """

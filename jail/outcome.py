@@ -1,4 +1,5 @@
-"""A program to run, and what became of it."""
+"""A program goes in, and its outcome comes out. What went wrong is in the outcome, on whichever
+side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The end of a conversation by a socket."""
+"""A conversation by a socket ends here, so that the other side reads all that was sent."""
 
 import asyncio
 from contextlib import suppress

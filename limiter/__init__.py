@@ -1,4 +1,5 @@
-"""Cluster-wide gates: no crash leaks a permit, no waiter polls.
+"""Gates limit a whole cluster: no grant exceeds a gate's terms, no crash leaks a permit, no waiter
+polls.
 
 Its settings are imported when they are first named: pydantic takes as long as all the rest.
 """

@@ -1,4 +1,4 @@
-"""A permit in its holder's hands."""
+"""A permit is in its holder's hands until it is released, lost, or entrusted to Redis."""
 
 import logging
 import time

@@ -1,4 +1,5 @@
-"""A gate's face for code that blocks its thread."""
+"""A gate has this face for code that blocks its thread; what it does is `client.py`'s, as for
+coroutines."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,5 @@
-"""The penstock command."""
+"""The `penstock` command starts, watches and changes everything below. stdout is data, stderr is
+for people."""
 
 from penstock.release import __version__
 

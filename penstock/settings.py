@@ -1,4 +1,4 @@
-"""Settings of what `penstock` itself serves."""
+"""The settings of what `penstock` itself serves."""
 
 from pydantic import Field, SecretStr
 

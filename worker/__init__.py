@@ -1,4 +1,4 @@
-"""Code jobs on RQ.
+"""Code jobs run on RQ: a job runs at least once, and has one result.
 
 Stock RQ imports this package again for each job: what needs an HTTP client is
 imported when it is first named; so is the trainer's side.

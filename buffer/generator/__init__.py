@@ -1,5 +1,5 @@
-"""Generators are made of these parts. `base_generator.py` is the file to copy for a task of your
-own."""
+"""Generators play rollouts and write their items. A question that was dealt ends as an item, even
+if its process dies. `base_generator.py` is the file to copy for a task of your own."""
 
 from buffer.generator.crew import SAMPLING_PARAMS, BaseGenerator
 from buffer.generator.math_reward import get_rule_based_math_reward

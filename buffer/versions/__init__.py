@@ -1,1 +1,2 @@
-"""How old samples may be: a task's policy, the slots that keep it, and what items report."""
+"""A task's policy says how old samples may be, and slots keep it: no more groups are made than it
+admits."""

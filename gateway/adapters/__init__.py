@@ -1,1 +1,1 @@
-"""Rows of sessions as trainers have them."""
+"""Trainers have rows of sessions in their own shapes by these. What is masked stays masked."""

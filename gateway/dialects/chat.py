@@ -1,4 +1,5 @@
-"""OpenAI's chat completions."""
+"""OpenAI's chat completions are read into a `Question`, and a `Reply` is written as they are. What
+cannot be served exactly is refused."""
 
 from __future__ import annotations
 

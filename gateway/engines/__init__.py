@@ -1,1 +1,1 @@
-"""Engines: what renders, samples and parses, by its own endpoints. The gateway has no tokenizer."""
+"""Engines render, sample and parse, by their own endpoints. The gateway has no tokenizer."""

@@ -1,1 +1,2 @@
-"""The gateway over HTTP: what agents speak to, and what opens and finalizes their sessions."""
+"""The gateway is served here over HTTP: to agents, and under another key to those who open and
+finalize sessions."""

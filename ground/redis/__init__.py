@@ -1,1 +1,2 @@
-"""Redis: how a server is reached, and how one connection carries many commands."""
+"""This room reaches a Redis, and lets one connection carry many commands. A command that got no
+reply is sent again, in its order."""

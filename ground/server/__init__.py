@@ -1,1 +1,2 @@
-"""The embedded server: a private Valkey or Redis, kept alive next to its users."""
+"""The embedded server is a private Valkey or Redis. It lives next to its users, and ends with its
+owner, however that ends."""

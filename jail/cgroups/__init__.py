@@ -1,1 +1,2 @@
-"""Memory and processes of a program's whole tree, counted and bounded by cgroups."""
+"""Cgroups count and bound the memory and the processes of a program's whole tree. No group outlives
+its program."""

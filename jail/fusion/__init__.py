@@ -1,1 +1,2 @@
-"""Sandboxes that speak Sandbox Fusion's contract, as a client."""
+"""A client of sandboxes that speak Sandbox Fusion's contract. A sandbox's failure is never a
+program's result."""

@@ -1,4 +1,5 @@
-"""Images for session sandboxes, without Docker: unpacked once, shared by all sessions."""
+"""Session sandboxes start from images, without Docker. Each layer is unpacked once, shared by all
+sessions, and never changed."""
 
 from jail.images.errors import (
     ImageBroken,

@@ -1,4 +1,5 @@
-"""Session sandboxes of this machine: many in one fork server, spoken with by any process."""
+"""Session sandboxes of this machine: one hub keeps many, and any process speaks with them. A
+session ends with its hub, its time or its caller's wish."""
 
 from jail.sessions.api import (
     Change,

@@ -1,1 +1,1 @@
-"""Each subcommand has a file here."""
+"""Each subcommand has a file here, which is imported when it is called."""

@@ -88,7 +88,7 @@ def command(jobs: int, picture: Path | None, as_json: bool) -> int:
         say(f"penstock: the demo failed: {first}", err=True)
     if outcome is None:
         return 1
-    file.write_text(drawn(record) if file.suffix == ".svg" else page(record, summary_of(outcome)))
+    file.write_text(drawn(record) if file.suffix == ".svg" else page(record, figures_of(outcome)))
     if as_json:
         click.echo(json.dumps({**asdict(outcome), "lost": outcome.lost, "picture": str(file)}))
     else:
@@ -130,12 +130,12 @@ def summary(outcome: Outcome) -> "Table":
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(justify="right", style="bold")
     table.add_column()
-    for number, what in summary_of(outcome):
+    for number, what in figures_of(outcome):
         table.add_row(number, what)
     return table
 
 
-def summary_of(outcome: Outcome) -> list[tuple[str, str]]:
+def figures_of(outcome: Outcome) -> list[tuple[str, str]]:
     """The demo's end in numbers, each with what it counts."""
     again = "program" if outcome.repeated == 1 else "programs"
     return [

@@ -1,5 +1,4 @@
-"""The doctor says whether this machine is ready: facts, a verdict on each, and what to do. Facts, a
-verdict on each, and what to do."""
+"""The doctor says whether this machine is ready: facts, a verdict on each, and what to do."""
 
 from penstock.doctor.finding import Finding
 from penstock.doctor.packages import require_own_packages

@@ -1,4 +1,4 @@
-"""Session sandboxes of every run, from their registries."""
+"""Session sandboxes of every run are read from their registries; nothing is written."""
 
 import asyncio
 import threading

@@ -1,1 +1,2 @@
-"""The gates and their permits, for operators."""
+"""Operators look at gates and their permits here, and change them by the same code as the
+monitor."""

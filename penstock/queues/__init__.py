@@ -1,1 +1,2 @@
-"""The queues and their shares, for people."""
+"""Operators look at queues and their shares here, and change them by the same code as the
+monitor."""

@@ -1,1 +1,1 @@
-"""The session sandboxes of this machine, for people."""
+"""People use the session sandboxes of this machine here: a terminal in one, and a list."""

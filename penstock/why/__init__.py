@@ -1,4 +1,5 @@
-"""From a reward to what it stands on, in one list, by the id of whatever a person has in hand.
+"""A reward is explained by what it stands on, in one list, by the id of whatever a person has in
+hand.
 
 The command, the monitor's page and `top` show the same list. All of it is what Redis keeps.
 """

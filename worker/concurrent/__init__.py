@@ -1,1 +1,2 @@
-"""The worker that runs many jobs at once, in the order of a job's life."""
+"""The worker runs many jobs at once; its files are in the order of a job's life. Every job that it
+claims ends, or is given back."""

@@ -1,4 +1,5 @@
-"""Rewards in the words of each trainer: one file per host, and one core, `grading`.
+"""Each trainer has its rewards in its own words: one file per host, and one core, `grading`. A
+failure of our side is masked, never scored.
 
 Each file is imported only by its host, and imports no other host.
 """

@@ -1,1 +1,1 @@
-"""A job that judges: its cases read, tried one by one or at once, and reported."""
+"""A job that judges reads its cases, tries them one by one or at once, and reports."""

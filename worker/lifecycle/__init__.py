@@ -1,4 +1,5 @@
-"""Session sandboxes: started under one fleet-wide cap, registered, and ended whatever happens."""
+"""Session sandboxes are started under one fleet-wide cap, registered before they are made, and
+ended whatever happens."""
 
 from worker.lifecycle.errors import CommandFailed, SandboxLost, StartFailed, StartRefused
 from worker.lifecycle.lifecycle import SandboxLifecycle, SyncLifecycle, open_sandbox

@@ -1,4 +1,4 @@
-"""A code queue's face for code that blocks its thread."""
+"""A code queue has this face for code that blocks its thread."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Unpack

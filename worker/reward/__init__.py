@@ -1,4 +1,5 @@
-"""Rewards for programs: what passes is scored, what our side broke is masked."""
+"""Programs earn rewards here: what passes is scored, and what our side broke is masked. A masked
+sample is never a 0."""
 
 from worker.reward.api import call_sandbox_api
 from worker.reward.check import RewardUnknown, check_correctness, compute_score

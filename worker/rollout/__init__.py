@@ -1,4 +1,5 @@
-"""Multi-turn rollouts with tools, over any OpenAI-compatible server."""
+"""A rollout goes over several turns with tools, at any OpenAI-compatible server. A trajectory that
+ended is kept at once."""
 
 from worker.rollout.batch import Batch, run_batch
 from worker.rollout.exact import GatewayRefusal
