@@ -1,5 +1,6 @@
 """The processes of a run, each started again whenever it ends, and what kills them by the clock."""
 
+import contextlib
 import json
 import os
 import random
@@ -36,7 +37,7 @@ class Service:
         self.name, self.starts = name, 0
         self._command, self._env = command, env
         self._log = open(folder / f"{name}.log", "ab")  # noqa: SIM115 - as long as the process
-        self._stopping = False
+        self._stopping, self._lock = False, threading.Lock()
         self._start()
         self._keeper = threading.Thread(target=self._keep, daemon=True)
         self._keeper.start()
@@ -50,11 +51,13 @@ class Service:
 
     def _keep(self) -> None:
         while True:
-            code = self.process.wait()
-            if self._stopping or code == 0:
+            if self.process.wait() == 0:
                 return
             time.sleep(0.1)
-            self._start()
+            with self._lock:
+                if self._stopping:
+                    return
+                self._start()
 
     @property
     def over(self) -> bool:
@@ -65,16 +68,17 @@ class Service:
         self.process.kill()
 
     def stop(self) -> None:
-        self._stopping = True
-        self.process.terminate()
+        with self._lock:
+            self._stopping = True
+            self.process.terminate()
         self._keeper.join(30)
+        self.process.kill()  # unless it has ended
         self._log.close()
 
 
 class Training:
     """A trainer, and what kills it."""
 
-    services: list[Service]
     trainer: Service
 
     def __init__(
@@ -87,10 +91,17 @@ class Training:
         self._most_seconds = most_seconds
         self._due: dict[str, float] = {}
         self._draw = random.Random(seed)
-        self.services = []
+        self._services = list[Service]()
+        self._running = contextlib.ExitStack()
         weights = model.fresh(seed)
-        file = folder / "checkpoint.npz"
-        model.saved(file, weights, model.Adam(weights), {"version": 0})
+        self.checkpoint = folder / "checkpoint.npz"
+        model.saved(self.checkpoint, weights, model.Adam(weights), {"version": 0})
+
+    def _started(self, name: str, command: list[str], env: dict[str, str]) -> Service:
+        service = Service(name, command, self.folder, env)
+        self._running.callback(service.stop)
+        self._services.append(service)
+        return service
 
     def _written(self, **known: Any) -> None:
         known |= {"seed": self._seed, "steps": self._steps}
@@ -122,9 +133,7 @@ class Training:
         return len(log.read_bytes().splitlines()) if log.exists() else 0
 
     def kill(self, kind: str) -> None:
-        self._draw.choice(
-            [one for one in [*self.services, self.trainer] if kind in one.name]
-        ).kill()
+        self._draw.choice([one for one in self._services if kind in one.name]).kill()
         self._note(kind)
 
     def _note(self, kind: str) -> None:
@@ -143,8 +152,7 @@ class Training:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for service in [self.trainer, *reversed(self.services)]:
-            service.stop()
+        self._running.close()
 
 
 class Plain(Training):
@@ -156,9 +164,8 @@ class Plain(Training):
     ) -> None:  # fmt: skip
         super().__init__(folder, seed, steps, rate=rate, most_seconds=most_seconds)
         self._written(rewards=rewards, dead=dead)
-        self.trainer = Service(
-            "trainer", ["-m", "examples.unbothered.plain", str(folder)], folder, _environment()
-        )
+        command = ["-m", "examples.unbothered.plain", str(folder)]
+        self.trainer = self._started("trainer", command, _environment())
 
 
 class Fleet(Training):
@@ -174,6 +181,7 @@ class Fleet(Training):
             ahead=ahead, engine=f"http://127.0.0.1:{engine}", gateway=f"http://127.0.0.1:{gateway}"
         )
         self.redis = EmbeddedServer(folder / "redis", port=_free_port(), say=lambda _: None)
+        self._running.callback(self.redis.stop)
         env = _environment() | {
             "PENSTOCK_REDIS_URL": self.redis.url,
             "PENSTOCK_GATEWAY_ENGINES": f"sglang=http://127.0.0.1:{engine}",
@@ -188,22 +196,23 @@ class Fleet(Training):
                 "UNBOTHERED_DEATHS": str(folder / "sandboxes"),
             }
 
-        def service(name: str, *command: str) -> Service:
-            return Service(name, ["-m", *command], folder, env)
+        def started(name: str, *command: str) -> Service:
+            return self._started(name, ["-m", *command], env)
 
-        checkpoint = str(folder / "checkpoint.npz")
-        self.services = [service("engine", "examples.unbothered.engine", str(engine), checkpoint)]
-        _until(lambda: _answers(engine), "the engine")
-        self.services += [
-            service("gateway", "penstock", "gateway", "serve"),
-            *(
-                service(f"worker-{n}", "penstock", "worker", "code", "--gate", "code",
-                        "--gate-limit", "16", "--concurrency", "8")
-                for n in range(WORKERS)
-            ),
-        ]  # fmt: skip
-        _until(lambda: _answers(gateway), "the gateway")
-        self.trainer = service("trainer", "examples.unbothered.trainer", str(folder))
+        try:
+            started("engine", "examples.unbothered.engine", str(engine), str(self.checkpoint))
+            _until(lambda: _answers(engine), "the engine")
+            started("gateway", "penstock", "gateway", "serve")
+            for n in range(WORKERS):
+                started(
+                    f"worker-{n}", "penstock", "worker", "code", "--gate", "code",
+                    "--gate-limit", "16", "--concurrency", "8",
+                )  # fmt: skip
+            _until(lambda: _answers(gateway), "the gateway")
+            self.trainer = started("trainer", "examples.unbothered.trainer", str(folder))
+        except BaseException:
+            self._running.close()
+            raise
 
     def kill(self, kind: str) -> None:
         if kind != "redis":
@@ -211,10 +220,6 @@ class Fleet(Training):
         with ground.connect(self.redis.target) as client:
             os.kill(client.info("server")["process_id"], signal.SIGKILL)
         return self._note(kind)
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        self.redis.stop()
 
 
 def _environment() -> dict[str, str]:
@@ -237,7 +242,7 @@ def _answers(port: int) -> bool:
 
 
 def _until(said: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 100
     while not said():
         if time.monotonic() > end:
             raise TimeoutError(f"{what} does not come up")

@@ -102,8 +102,8 @@ def _lines(found: Found) -> Iterator[str]:
             )
             yield f"  {name:<13} {figures}  {', '.join(kills)}"
             if old := run.count("old"):
-                share = old / run.count("samples")
-                yield f"  {'':<13} {share:.0%} of its samples were a version old"
+                part = f"{old / run.count('samples'):.0%}"
+                yield f"  {'':<13} {part} of its samples were a version old"
         if "undisturbed" not in runs:
             continue
         for name in ("bare", "killed", "tenth"):

@@ -242,7 +242,8 @@ async def train(run: Run) -> None:
 
 def sampled_by(item: dict[str, Any]) -> int:
     """The oldest version of the weights that a token of it was sampled by."""
-    return min(version for _, version in item["versions"][0] if version >= 0)
+    versions: list[int] = [version for _, version in item["versions"][0] if version >= 0]
+    return min(versions)
 
 
 def rows_of(items: list[dict[str, Any]]) -> tuple[list[model.Row], list[float | None]]:
