@@ -40,6 +40,7 @@ from gateway.packing import Ids, ids_of
 from gateway.records import call_of, full_from, record_of
 from gateway.rows import Log, Rows, rows_of
 from gateway.settings import GatewaySettings
+from ground import tracing
 from ground.keys import in_run, tagged
 from ground.lua import as_text, fields_of, load_script, text_fields
 from ground.recent import Recent
@@ -64,12 +65,14 @@ class Session:
     """A session's keys, and what its opener fixed.
 
     sampling  the session's parameters of sampling and other facts, as its opener gave them
+    trace     the span that it was opened in, if there was one
     """
 
     run: str
     task: str
     sid: str
     sampling: dict[str, Any] = field(default_factory=dict, hash=False)
+    trace: str = field(default="", compare=False)
 
     @property
     def root(self) -> str:
@@ -227,9 +230,9 @@ class SessionLog:
         have settings. `SessionsFull` if there is no room."""
         named = canonical_json([self.run, task, instance_key(instance_id), round_number, uid])
         sid = blake2b(named.encode(), digest_size=12).hexdigest()
-        session = Session(self.run, task, sid, sampling or {})
+        session = Session(self.run, task, sid, sampling or {}, tracing.current())
         key = f"sk-{secrets.token_urlsafe(24)}"
-        where = json.dumps([self.run, task, sid, session.sampling])
+        where = json.dumps([self.run, task, sid, session.sampling, session.trace])
         lasts = 4 * self._idle
         await self._link.command("SET", _key_of(key), where, "PX", lasts)
         facts = {
@@ -238,7 +241,7 @@ class SessionLog:
             "slot": slot[0] if slot else "", "fence": slot[1] if slot else "",
             "most_tokens": budget.tokens, "most_turns": budget.turns,
             "most_seconds": budget.seconds,
-        }  # fmt: skip
+        } | ({"trace": session.trace} if session.trace else {})  # fmt: skip
         said = as_text(
             await self._task(task).run_script(
                 _OPEN, sid, self.settings.gateway_most_sessions, self._idle, budget.seconds,
@@ -490,6 +493,8 @@ class SessionLog:
             "uid": facts["uid"], "instance_id": json.loads(facts["id"]), "session": session.sid,
             "sampling": json.loads(facts["sampling"]),
         }  # fmt: skip
+        if "trace" in facts:  # the one of its turns
+            known["traceparent"] = facts["trace"]
         try:
             item = item_of(known, rows, reward, rewards, extra)
             entry = entry_of(item, self._item_bytes)

@@ -102,9 +102,10 @@ class Turns:
 
     async def answer(
         self, session: Session, question: Question, digest: bytes, dialect: str,
-        *, retry: bool = False, key: str = "",
+        *, retry: bool = False, key: str = "", trace: str = "",
     ) -> Answered:  # fmt: skip
-        """The answer, committed. A retry gets the answer that its first try got."""
+        """The answer, committed. A retry gets the answer that its first try got. `trace` is the
+        span that the turn is part of; by default the current one."""
         base = canonical.root(question.chat.tools, question.chat.kwargs, question.model)
         hashes = canonical.chain(base, question.messages)
         known, places = canonical.turns(question.messages, hashes)
@@ -123,7 +124,7 @@ class Turns:
                     places,
                     time.monotonic(),
                 )
-                return await self._fresh(turn)
+                return await self._fresh(turn, trace)
             if isinstance(begun, Replay):
                 self._tally.count("replayed")
                 return await self._replayed(session, question, begun)
@@ -150,12 +151,13 @@ class Turns:
             reply = await self._reply(session, question, call.id, call.t1 // 1000, prompt, part)
         return Answered(reply, lambda sent: self._log.sent(session, call.id, sent))
 
-    async def _fresh(self, turn: _Turn) -> Answered:
+    async def _fresh(self, turn: _Turn, trace: str) -> Answered:
         session, call = turn.session, turn.begun.call
         done: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._here[session.sid, call] = done
         try:
-            with tracing.span(f"turn {session.task}", {"penstock.session": session.sid}):
+            about = {"penstock.session": session.sid}
+            with tracing.span(f"turn {session.task}", about, parent=trace):
                 reply = await self._committed(turn)
         except BaseException:
             self._log.broke(session, call, turn.begun.fence)

@@ -136,6 +136,7 @@ class Agents:
                     session, question, digest, way.dialect.NAME,
                     retry=retried.isdigit() and int(retried) > 0,
                     key=headers.get(b"idempotency-key", b"").decode("latin-1")[:256],
+                    trace="" if b"traceparent" in headers else session.trace,
                 )
             )  # fmt: skip
             self._running.add(work)

@@ -99,9 +99,10 @@ class Chat:
             if unfinished:
                 more = {"continue_final_message": True, "add_generation_prompt": False}
                 payload["extra_body"] = {**payload.get("extra_body", {}), **more}
-            if self._keyed:
-                payload["extra_headers"] = {"Idempotency-Key": _key_of(payload)}
+            key = {"Idempotency-Key": _key_of(payload)} if self._keyed else {}
             with tracing.span(f"chat {self._model}", self._about, kind="client"):
+                if key:
+                    payload["extra_headers"] = key | tracing.headers()
                 completion = await self._create(payload)
         except BadRequestError as refusal:
             if refusal.code == "context_length_exceeded" or _TOO_LONG.search(str(refusal)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
+from ground import tracing
 from ground.errors import PenstockError
 from worker.rollout.request import RolloutRequest
 from worker.rollout.trajectory import Masked, Row, StopReason, Trajectory
@@ -89,7 +90,8 @@ class Session:
 
 
 def _posted(client: AsyncOpenAI, url: str, body: dict[str, Any]) -> Awaitable[Any]:
-    return _answer(client.post(url, cast_to=object, body=body, options=_PATIENT))
+    options = _PATIENT | {"headers": tracing.headers()}
+    return _answer(client.post(url, cast_to=object, body=body, options=options))
 
 
 def _got(client: AsyncOpenAI, url: str) -> Awaitable[Any]:
