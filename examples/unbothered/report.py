@@ -47,7 +47,7 @@ class Ended:
         return self.curve(what)[-1][1]
 
     def count(self, what: str) -> int:
-        return sum(step[what] for step in self.steps)
+        return sum(step.get(what, 0) for step in self.steps)
 
     def weights(self) -> model.Weights:
         return model.loaded(self.folder / "checkpoint.npz")[0]
@@ -117,8 +117,11 @@ def _beside(name: str, calm: Ended, run: Ended) -> Iterator[str]:
     yield f"  {name} beside undisturbed: the weights are {same}"
     if not run.about["kills"]:
         return
-    spent = ", ".join(f"{what} {seconds:.0f} s" for what, seconds in split(calm, run).items())
-    yield f"    {run.seconds / calm.seconds:.2f} times as long: {spent}"
+    spent = split(calm, run)
+    each = ", ".join(f"{what} {seconds:.0f} s" for what, seconds in spent.items())
+    yield f"    {run.seconds / calm.seconds:.2f} times as long: {each}"
+    rest = run.seconds - sum(spent.values()) + spent["other"]
+    yield f"    {run.seconds / rest:.2f} times as long as its own steps without the first three"
 
 
 def split(calm: Ended, run: Ended) -> dict[str, float]:
@@ -128,9 +131,9 @@ def split(calm: Ended, run: Ended) -> dict[str, float]:
     restart  until a killed trainer's next one began a step, and waits for Redis, the gateway and
              sandboxes in steps in which one of them was killed
     lease    waits for a grade in steps in which a worker was killed: until its jobs are given away
-    other    all else: processes that start take processor time from the others
+    other    all else, such as a machine that others use, which makes every step longer
     """
-    usual = median(step["seconds"] for step in calm.steps)
+    usual = median(step["seconds"] for step in run.steps)
     kills = notes.read(run.folder, "kills")
     begun = [line["at"] for line in notes.read(run.folder, "begun")]
     found = dict.fromkeys(("lease", "restart", "replay"), 0.0)
@@ -139,7 +142,7 @@ def split(calm: Ended, run: Ended) -> dict[str, float]:
         if not any(began < step["at"] <= killed for step in run.steps):
             found["replay"] += killed - began
         found["restart"] += min((at for at in begun if at > killed), default=killed) - killed
-    usual_wait = median(step["longest"].get("judge", 0.0) for step in calm.steps)
+    usual_wait = median(step["longest"].get("judge", 0.0) for step in run.steps)
     for step in run.steps:
         excess = step["seconds"] - usual
         began = step["at"] - step["seconds"]
