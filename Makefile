@@ -8,6 +8,7 @@ FUSION := .venv-fusion
 RQ := .venv-rq
 E2B := .venv-e2b
 AGENTS := .venv-agents
+ENGINES := build/engines
 CLOUDS := .venv-clouds
 KUBERNETES := .venv-kubernetes
 ALERTS := .venv-alerts
@@ -16,7 +17,7 @@ TORCH ?= torch==2.13.0 tensordict
 PIP := python -m pip --quiet --quiet --disable-pip-version-check --no-input
 TESTS ?=
 # The steps of `make conformance`.
-STEPS := verl rq e2b clients agents slime clouds kubernetes alerts fusion hosts
+STEPS := verl rq e2b clients agents engines slime clouds kubernetes alerts fusion hosts
 PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
 HOSTS ?= inspect-ai openenv openrlhf skyrl slime tinker trl verifiers $(if $(shell $(PYTHON312) -V 2> /dev/null),nemo-gym)
 PYTHON_FOR_nemo-gym = $(PYTHON312)
@@ -104,6 +105,9 @@ conformance-clients: $(VENV)/.installed
 conformance-agents: $(VENV)/.installed $(AGENTS)/.installed
 	AGENTS_PYTHON=$(abspath $(AGENTS)/bin/python) AGENTS_NODE=$(wildcard $(CURDIR)/$(AGENTS)/node_modules/.bin) \
 	  $(BIN)/python -m pytest tests/gateway/test_clients.py
+
+conformance-engines: $(VENV)/.installed $(ENGINES)/.unpacked
+	ENGINES_SOURCE=$(abspath $(ENGINES)) $(BIN)/python -m pytest tests/gateway/test_released_types.py
 
 conformance-slime: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check aiohttp requests
@@ -210,6 +214,13 @@ $(VERL)/.installed: pyproject.toml | python
 	@touch $@
 
 # Agents and SDKs that speak to the gateway, with the versions that were tried.
+# Read, and not installed: their types are Python, and what they need is a GPU's.
+$(ENGINES)/.unpacked: Makefile | $(VENV)/.installed
+	rm -rf $(ENGINES)
+	$(BIN)/python -m pip download --quiet --no-deps --only-binary :all: --dest $(ENGINES) vllm==0.33.0 sglang==0.5.23 || { $(NO_PACKAGES); }
+	cd $(ENGINES) && for wheel in *.whl; do $(abspath $(BIN))/python -m zipfile -e $$wheel . && rm $$wheel; done
+	touch $@
+
 $(AGENTS)/.installed: Makefile | python
 	$(PYTHON) -m venv --clear $(AGENTS)
 	command -v npm > /dev/null && npm install --silent --no-fund --no-audit --prefix $(AGENTS) \

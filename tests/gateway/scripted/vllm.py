@@ -193,7 +193,7 @@ def _too_long(most: int, given: int) -> Refused:
 
 def _logprobs(done: Generation, start: int) -> dict[str, Any]:
     pairs = zip(done.sampled[start:], done.logprobs[start:], strict=False)
-    return {"content": [{"token": f"token_id:{t}", "logprob": lp} for t, lp in pairs]}
+    return {"content": [{"token_id": t, "logprob": lp} for t, lp in pairs]}
 
 
 def _completion(done: Generation, start: int) -> dict[str, Any]:
