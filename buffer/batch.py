@@ -31,7 +31,7 @@ class Batch:
 
     @property
     def items(self) -> list[Item]:
-        """All items, group after group."""
+        """The items of all groups, group after group."""
         return [item for _, items in self.groups for item in items]
 
     @property

@@ -43,7 +43,7 @@ def meta_info(
 def default_is_valid_group(
     group: Group, min_valid_group_size: int, task_type: str = ""
 ) -> tuple[bool, bool]:
-    """(valid, finished): finished by count, valid when the rewards also differ."""
+    """Return (valid, finished): finished by count, valid when the rewards also differ."""
     _, items = group
     finished = len(items) >= min_valid_group_size
     return finished and len({item["reward"] for item in items if has_reward(item)}) > 1, finished

@@ -32,7 +32,8 @@ def _refuse_constant(name: str) -> None:
 
 
 def _finite(text: str) -> float:
-    """1e999 would be read as infinity, and could not be written as JSON again."""
+    """Refuse a number such as 1e999: it would be read as infinity, and could not be written as JSON
+    again."""
     number = float(text)
     if math.isinf(number):
         raise ItemRefused(

@@ -117,7 +117,8 @@ class RolloutBuffer:
         await self._task.enforce(config, asked)
 
     async def check_room(self, config: TaskConfig) -> None:
-        """`SettingError` if the policy lets more be under way than these settings have room for."""
+        """Raise `SettingError` if the policy lets more be under way than these settings have room
+        for."""
         if policy := await self._publishing.policy():
             policy.check_room(config)
 
@@ -308,7 +309,7 @@ class RolloutBuffer:
             raise
 
     async def check_take(self, groups: int | None) -> None:
-        """`SettingError` if the policy never lets this many groups go under one version."""
+        """Raise `SettingError` if the policy never lets this many groups go under one version."""
         if groups is None:
             return
         policy = await self._publishing.policy_at_hand()

@@ -32,7 +32,7 @@ def reported(item: dict[str, Any]) -> tuple[str, str]:
 
 
 def rows_of(item: dict[str, Any]) -> list[list[Span]]:
-    """(tokens, version) of each stretch, for each row of tokens; empty if the item names none."""
+    """The stretches, as (tokens, version), of each row of tokens; empty if the item names none."""
     said = item.get("versions")
     if said is None or said == []:
         return []
@@ -44,7 +44,7 @@ def rows_of(item: dict[str, Any]) -> list[list[Span]]:
 
 
 def spans_of(item: dict[str, Any]) -> list[Span]:
-    """(tokens, version) of each stretch of an item, row after row."""
+    """The stretches, as (tokens, version), of an item, row after row."""
     return [span for row in rows_of(item) for span in row]
 
 
@@ -135,7 +135,7 @@ def _version(value: Any, where: str) -> int:
 
 
 def _whole(value: Any) -> int | None:
-    """3.0 is an integer to JSON."""
+    """Take 3.0 as an integer, as JSON does."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

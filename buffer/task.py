@@ -210,7 +210,7 @@ class Task:
                 await self.link.run(_script("sweep"), [self.root], [1000, 0, 0])
 
     async def asked(self) -> dict[str, Any]:
-        """The settings that an operator gave the task, for every rollout of it."""
+        """The settings that an operator gave the task; every rollout of it has them."""
         said = await self.link.command("HGET", self.key("config"), "asked")
         return dict(json.loads(said)) if said else {}
 

@@ -41,7 +41,8 @@ _JAVA_WORDS = re.compile(
 
 @dataclass(frozen=True)
 class Language:
-    """`run` is empty for the warm interpreter; `{python}` stands for its executable.
+    """A language and its commands. `run` is empty for the warm interpreter; `{python}` stands for
+    its executable.
 
     `{script}` stands for the code's own file: `file`, or one like it where that name is given away.
     `{stem}` for that name without its end. `{classpath}` for the folder and all jars given.

@@ -71,7 +71,7 @@ class GateCommands:
         return (*self._release, *_flat(permits))
 
     def give_back(self, permit: str, receipt: int | str) -> Command:
-        """`release` of one permit, at a gate of any kind."""
+        """Release one permit, at a gate of any kind."""
         return self._command(_FULL[1], permit, receipt)
 
     def cancel(self, counter: str, ids: Iterable[str]) -> Command:
@@ -82,7 +82,7 @@ class GateCommands:
         return self._command(_RENEW, alive_us, *_flat(permits))
 
     def revoke(self, id: str, call: str) -> Command:
-        """`call` is of this call alone: the engine may send it twice."""
+        """Revoke permits. `call` is of this call alone: the engine may send it twice."""
         return self._command(_REVOKE, id, call)
 
     def sweep(self) -> Command:

@@ -99,7 +99,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def limited(gate: str, hold: Callable[[], Hold], function: F) -> F:
-    """`function` under a permit of that gate, a coroutine function as well."""
+    """Wrap `function`, so that each call has a permit of that gate; coroutine functions as well."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(
             f"gate {gate!r}: `limited` cannot hold a permit for {function!r}: a call "

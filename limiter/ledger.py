@@ -165,7 +165,7 @@ class Host(Protocol):
 
 
 class Ledger:
-    """This process's side of one gate."""
+    """A ledger is this process's side of one gate."""
 
     def __init__(self, engine: Host, name: str, terms: Terms, manner: Manner) -> None:
         self.name = name

@@ -247,7 +247,8 @@ def _is_ticket(ticket: object) -> bool:
 
 
 def as_whole(number: float) -> float:
-    """7 for 7.0. What is no whole number, or not finite, stays what it is, to be refused."""
+    """The number as a whole one, such as 7 for 7.0. What is no whole number, or not finite, stays
+    what it is, to be refused."""
     return int(number) if float(number).is_integer() else number
 
 

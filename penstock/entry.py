@@ -35,7 +35,7 @@ def is_url(what: str) -> bool:
 
 
 def service_health(url: str) -> int:
-    """0 where a service says that it is well; else 1, and why on stderr. Loads little."""
+    """Ask a service for its health: 0 if it is well; else 1, and why on stderr. Loads little."""
     import http.client
     import urllib.error
     import urllib.request

@@ -10,7 +10,8 @@ _T = TypeVar("_T")
 
 
 def run_in_order(main: Coroutine[Any, Any, _T]) -> _T:
-    """`asyncio.run`; the process exits with 143 after SIGTERM, 129 after SIGHUP, as all do."""
+    """Do as `asyncio.run`; the process exits with 143 after SIGTERM, 129 after SIGHUP, as all
+    do."""
     told = 0
 
     async def wrapped() -> _T:

@@ -65,7 +65,7 @@ def print_verdicts(result: JudgeResult) -> None:
 
 
 def verdicts_exit_code(result: JudgeResult, not_known: int) -> int:
-    """0 if all passed, 1 if one did not; `not_known` where a verdict is missing."""
+    """Return 0 if all passed, 1 if one did not; `not_known` if a verdict is missing."""
     if "M" in result.verdicts:
         return not_known
     return 0 if set(result.verdicts) == {"P"} else 1

@@ -93,7 +93,7 @@ class Allowed:
 
 @cache
 def allowed(names: str | None) -> Allowed:
-    """`None`: nothing was said, and a worker that RQ starts runs anything."""
+    """Read the list. `None`: nothing was said, and a worker that RQ starts runs anything."""
     return Allowed(ANYTHING if names is None else names)
 
 

@@ -29,7 +29,7 @@ class Api:
         self._client: httpx.Client | None = None
 
     def another(self) -> "Api":
-        """For another thread."""
+        """A client of the same server for another thread."""
         return Api(self._url, self._headers, name=self._name, over=self._over)
 
     def call(self, method: str, path: str, **options: Any) -> Any:

@@ -45,7 +45,8 @@ def query_single_turn(
     tools: list[dict[str, Any]] | None = None,
     partial: Partial | None = None,
 ) -> tuple[Messages, str | None]:
-    """(messages with the answer, finish reason). The answer's content is None if all failed.
+    """Ask once: (messages with the answer, finish reason). The answer's content is None if all
+    failed.
 
     Continues with `partial`. Raises `Interrupted` with the part to park.
     """

@@ -186,7 +186,7 @@ def integer(
 
 
 def _whole(value: Any) -> Any:
-    """3022.0 is an integer to JSON, and so to the schema; strict models know only 3022."""
+    """Take 3022.0 as an integer, as JSON and the schema do; strict models know only 3022."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -67,7 +67,8 @@ def _check_address(name: str, url: object, allowed: set[str]) -> None:
 
 
 def _hosts_of(url: object) -> set[str]:
-    """`host` and `host:port`; nothing for what two libraries might read as two addresses."""
+    """The `host` and `host:port` of an address; nothing for what two libraries might read as
+    two."""
     if not isinstance(url, str) or any(mark in url for mark in "\\ \t\r\n"):
         return set()
     try:

@@ -122,7 +122,7 @@ async def get_rollout_data(request: Request, desk: Serving) -> Response:
 
 @_route("POST", "/buffer/read", takes(Read))
 async def read(request: Request, desk: Serving) -> Response:
-    """`get_rollout_data`, with a wait of up to `timeout` seconds for `batch_size` items."""
+    """Do as `get_rollout_data`, with a wait of up to `timeout` seconds for `batch_size` items."""
     given = await object_of(request)
     size = integer(given, "batch_size")
     wait = seconds(given, "timeout", desk.settings.longest_wait)

@@ -183,7 +183,7 @@ async def renew(buffer: Existing, asked: Renew) -> dict[str, Any]:
 
 @version_routes.delete("/slots/renew", include_in_schema=False)
 async def no_slot() -> None:
-    """`renew` is no slot's id."""
+    """The refusal of a `renew` that is no slot's id."""
     raise HTTPException(405)
 
 

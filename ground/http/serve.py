@@ -125,8 +125,8 @@ def serve_until_told(
     grace: int = 10,
     first: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> None:
-    """`serve_on`, in a new event loop of the fastest kind there is. What comes `first` runs in it
-    before anything is served; its error is the caller's."""
+    """Serve by `serve_on`, in a new event loop of the fastest kind there is. What comes `first`
+    runs in it before anything is served; its error is the caller's."""
     server = _server(app, grace)
     server.config.load()
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:

@@ -55,7 +55,8 @@ def open_checked(target: RedisTarget, *, setting: str = SETTING, timeout: float 
 
 
 def open_plainly(target: RedisTarget, *, setting: str = SETTING, timeout: float = 5.0) -> Client:
-    """`connect`, with a plain error if a Cluster's nodes, which it asks already, do not answer."""
+    """Connect, with a plain error if a Cluster's nodes, which `connect` asks already, do not
+    answer."""
     with _plain_errors(target, setting):
         return connect(target, timeout=timeout)
 
@@ -243,7 +244,7 @@ def _facts(info: Mapping[str, Any], persistence: str) -> ServerFacts:
 
 
 def _persistence(client: Client, info: Mapping[str, Any]) -> str:
-    """`aof`, `rdb`, `none`, or empty if the server would not say."""
+    """The server's persistence: `aof`, `rdb`, `none`, or empty if the server would not say."""
     if info.get("aof_enabled"):
         return "aof"
     try:

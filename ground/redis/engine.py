@@ -81,7 +81,7 @@ class Engine:
             (shortcut or self._new_shortcut(answer.loop)).missed()
 
     def request(self, unit: Unit, change: Callable[[], None], answer: Answer) -> None:
-        """`post`, for a caller who waits: raises if no answer would come."""
+        """Post for a caller who waits: raises if no answer would come."""
         self.post(unit, change, answer)
         if self.stopped:  # set before the last look at what was posted
             raise self._ended_error()
@@ -389,7 +389,7 @@ class Engine:
         raise NotImplementedError
 
     def _due_by_time(self) -> float:
-        """When `_tick` has something to do."""
+        """The moment at which `_tick` has something to do."""
         return NEVER
 
     def _tick(self, now: float) -> None:

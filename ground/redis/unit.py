@@ -119,7 +119,7 @@ class Batch:
         self.unit.carrier = Carrier.NOBODY
 
     def put_back(self) -> None:
-        """Nothing of it was sent."""
+        """Put it back: nothing of it was sent."""
         self.unit.carrier = Carrier.NOBODY
 
 

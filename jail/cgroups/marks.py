@@ -37,7 +37,7 @@ def new_name() -> str:
 
 @dataclass(frozen=True)
 class Mark:
-    """`files` is what a group has that is made there."""
+    """A mark of this process's groups; `files` is what a group has that is made there."""
 
     folder: Path
     files: list[str]

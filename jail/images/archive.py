@@ -46,7 +46,8 @@ class ImageConfig:
 
 @dataclass(frozen=True)
 class PackedLayer:
-    """`diff_id` is the digest of the plain tar; None if it is known only when it is read."""
+    """A layer in an archive. `diff_id` is the digest of the plain tar; None if it is known only
+    when it is read."""
 
     diff_id: str | None
     open: Callable[[], AbstractContextManager[BinaryIO]]

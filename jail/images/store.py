@@ -133,7 +133,7 @@ class ImageStore:
             return image
 
     def images(self) -> list[Image]:
-        """All of them, by name."""
+        """The images of the store, by name."""
         if not self._images.is_dir():
             return []
         found = []
@@ -256,7 +256,7 @@ def _owners(users: Users, uid: int) -> Owners:
 def _named(
     packed: list[PackedImage], name: str, path: Path
 ) -> list[tuple[PackedImage, tuple[str, ...]]]:
-    """Each image with its names."""
+    """The images, each with its names."""
     if not packed:
         raise ImageBroken(f"{path} holds no image")
     if name and len(packed) > 1:

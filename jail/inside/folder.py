@@ -47,7 +47,7 @@ class Folder:
         self.environment: dict[str, str] = {}
 
     def admit(self, process: int, line: Socket) -> None:
-        """Nothing is needed."""
+        """Do nothing: a folder needs nothing here."""
 
     def enter(self, line: Socket) -> None:
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)

@@ -93,7 +93,7 @@ class Image(Namespaces):
         return self._frozen(self._layers)
 
     def _step_on(self, written: int) -> None:
-        """This is its whole root."""
+        """Make this the whole root."""
         self._levels.enter_new_namespace()
         syscalls.attach(written, root.IMAGE)
         os.chdir(root.IMAGE)
@@ -195,8 +195,8 @@ class Account(NamedTuple):
 
     @classmethod
     def of(cls, asked: str) -> "Account":
-        """`name`, `uid`, `name:group` or `uid:gid`, as Docker reads it: a group that is named is
-        the only one. Raises `Refused`."""
+        """Read a user: `name`, `uid`, `name:group` or `uid:gid`, as Docker does: a group that is
+        named is the only one. Raises `Refused`."""
         user, _, group = asked.partition(":")
         name, uid, gid, home = _listed(user or "root") or _unlisted(user or "root")
         number = _number(uid)

@@ -229,7 +229,7 @@ class Namespaces:
         return True  # everything ends with the namespaces
 
     def bury(self) -> None:
-        """Nothing outlives an init."""
+        """Do nothing: nothing outlives an init."""
 
 
 def _parts(written: str) -> list[str]:

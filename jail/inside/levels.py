@@ -133,7 +133,7 @@ class Levels:
         )  # fmt: skip
 
     def _drop_above(self, level: Level) -> None:
-        """Nothing was written there."""
+        """Drop the highest level, to which nothing was written."""
         while self.top is not level:
             os.close(self._all.pop(0).at)
         for path in (f"{root.SCRATCH}/level-{self._named}{end}" for end in ("", "-work")):

@@ -62,7 +62,7 @@ class Evidence(NamedTuple):
         return self.kills() if self.memory_peak() >= self.limit - self.limit // _NEAR else 0
 
     def counts(self) -> str:
-        """For people."""
+        """The counts of the group, for people."""
         return f"oom_kill {self.kills()} and {self.shortages()} shortages in its own cgroup"
 
     def refusals(self) -> int:

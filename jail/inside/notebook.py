@@ -359,7 +359,8 @@ def _shell(
 
 
 def _filled_in(command: str, names: dict[str, Any]) -> str:
-    """`{expression}` and `$name` are Python's, where Python has such; `$$name` is the shell's."""
+    """Fill in `{expression}` and `$name` by Python's values, if there are such; `$$name` is the
+    shell's."""
     import re
 
     def value(found: re.Match[str]) -> str:
@@ -416,7 +417,7 @@ def _drawn(value: Any) -> Bundle:
 
 
 def _small_ipython(module: Any) -> None:
-    """`IPython.display`, for a Python that has none: objects with one form each."""
+    """Make an `IPython.display`, for a Python that has none: objects with one form each."""
 
     class DisplayObject:
         form = "text/plain"
@@ -567,7 +568,7 @@ def serve_frames(names: dict[str, Any], wire: Any) -> None:
 
 
 def _next_frame(source: Any, notebook: Notebook, wire: Any) -> bytes:
-    """Nothing at the client's end."""
+    """Read the next frame; nothing at the client's end."""
     notebook.idle(source.fileno())
     message = b""
     while (expected := wire.length(message)) is None or len(message) < expected:

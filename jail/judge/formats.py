@@ -364,7 +364,7 @@ def _codecontests(given: dict[str, Any]) -> Cases:
 
 
 def _number(name: str, value: Any) -> float:
-    """0 for one that is not given."""
+    """The number of a field; 0 for one that is not given."""
     try:
         number = float(0 if value is None else value)
     except (TypeError, ValueError, OverflowError):

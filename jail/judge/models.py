@@ -286,7 +286,7 @@ class Kept(BaseModel):
 
     @classmethod
     def of(cls, stdout: bytes, stderr: bytes, keep_bytes: int, *, cut: bool = False) -> "Kept":
-        """`keep_bytes` of each end."""
+        """Keep `keep_bytes` of each end of both streams."""
         (head, tail), (error_head, error_tail) = (
             _ends(stream, keep_bytes) for stream in (stdout, stderr)
         )
@@ -393,7 +393,7 @@ class JudgeResult(Message):
 
     @property
     def error_kind(self) -> ErrorKind:
-        """`infrastructure` where a case is masked."""
+        """The error kind of a run of this case; `infrastructure` if the case is masked."""
         if "M" in self.verdicts:
             return "infrastructure"
         if set(self.verdicts) & {"T", "L"}:

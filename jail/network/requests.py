@@ -49,7 +49,8 @@ class Target:
 
 @dataclass(frozen=True)
 class ProxyRequest:
-    """`head` is what its target is sent; empty for a tunnel, which passes on all that comes."""
+    """A client's request. `head` is what its target is sent; empty for a tunnel, which passes on
+    all that comes."""
 
     target: Target
     head: bytes = b""
@@ -135,7 +136,7 @@ def _length(headers: list[tuple[str, str]]) -> int:
 
 
 def _target(authority: str, port: int) -> Target:
-    """`port` where none is said; 0: one must be."""
+    """Read a target. `port` holds if none is said; 0: one must be."""
     host, number = authority, ""
     if authority.startswith("["):
         host, bracket, rest = authority[1:].partition("]")

@@ -136,8 +136,9 @@ class Rule:
 
 
 def rule(text: str) -> Rule:
-    """`host`, `host:port`, `host:from-to` or `host:*`. A host is a name, `*.name`, an address, a
-    network, or `public`; an IPv6 address with a port is in brackets. Raises `BadRule`."""
+    """Read a rule: `host`, `host:port`, `host:from-to` or `host:*`. A host is a name, `*.name`,
+    an address, a network, or `public`; an IPv6 address with a port is in brackets. Raises
+    `BadRule`."""
     if len(text) > _LONGEST:
         raise BadRule(f"{text!r:.100}: a rule of {len(text):,} characters; at most {_LONGEST}")
     host, ports = _split(text.strip())
@@ -183,7 +184,7 @@ def _ports(text: str, asked: str) -> tuple[tuple[int, int], ...]:
 
 
 def port_of(text: str) -> int:
-    """0 if it is none."""
+    """Read a port; 0 if it is none."""
     return int(text) if _PORT.fullmatch(text) and int(text) < 1 << 16 else 0
 
 

@@ -40,7 +40,8 @@ class TooLarge(Exception):
 
 
 class App:
-    """`/run_code`, `/run_jupyter` and `/v1/ping` over one set of jails; the rest is the guard's."""
+    """The application serves `/run_code`, `/run_jupyter` and `/v1/ping` over one set of jails; the
+    rest is the guard's."""
 
     def __init__(
         self, jails: Jails, defaults: Limits, line: Line, judging: Judging | None = None

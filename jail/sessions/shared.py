@@ -70,7 +70,7 @@ class SharedSandbox:
         return JudgeResult.read(answer["result"])
 
     async def close(self) -> None:
-        """Nothing to do: it serves others."""
+        """Close nothing: the hub serves others."""
 
     @asynccontextmanager
     async def _called(self, request: dict[str, Any], **call: Any) -> AsyncIterator[Streams]:

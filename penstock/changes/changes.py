@@ -41,7 +41,7 @@ class Changed:
 
     @property
     def outcome(self) -> str:
-        """In a few words."""
+        """The outcome in a few words."""
         refused = self.found.get("refused") or []
         some = f"{self.found.get('done')} done, {len(refused)} refused"
         return self.refusal or (some if refused else "done")

@@ -27,7 +27,8 @@ def job_id(queue: str, number: int, sample: int) -> str:
 
 
 class Agents:
-    """`samples` agents for each question; `stray` questions get too few, as agents that died."""
+    """The agents of the demo: `samples` for each question; `stray` questions get too few, as agents
+    that died."""
 
     def __init__(
         self, model_url: str, queue: CodeQueue, buffer: RolloutBuffer, tally: Tally

@@ -220,7 +220,7 @@ class Sandbox:
 
 @dataclass(frozen=True)
 class Registry:
-    """All session sandboxes of one run."""
+    """A registry: all session sandboxes of one run."""
 
     run: str
     states: dict[str, int]

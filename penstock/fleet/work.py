@@ -300,7 +300,7 @@ def _pace(said: str) -> tuple[int, float]:
 
 
 def _late(said: str) -> int:
-    """0 of a worker of an older release, which does not say."""
+    """The late timeouts in a pace; 0 of a worker of an older release, which does not say."""
     return int(_number(b"".join(said.encode().split()[2:3])))
 
 
@@ -320,7 +320,8 @@ def _moment(text: bytes | None) -> float | None:
 
 
 def _whole(value: bytes | None) -> int:
-    """0 for what is no number: a newer version may keep more in a record than we know."""
+    """Read a whole number; 0 for what is none: a newer version may keep more in a record than we
+    know."""
     try:
         return int(value or 0)
     except ValueError:

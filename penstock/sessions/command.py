@@ -63,7 +63,7 @@ async def _rows() -> list[dict[str, Any]]:
 
 
 async def _usage(sessions: LocalSessions, info: SessionInfo) -> Usage | None:
-    """None if it has ended meanwhile."""
+    """The usage of a session; None if it has ended meanwhile."""
     try:
         return await sessions.named(info.name).usage()
     except SessionGone:

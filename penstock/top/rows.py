@@ -157,7 +157,7 @@ def versions(found: Iterable[Task]) -> Table:
 
 
 def _by_age(counts: Mapping[int, int]) -> str:
-    """`2: 5, 0: 8`, the oldest first."""
+    """The counts by age, `2: 5, 0: 8`, the oldest first."""
     return ", ".join(f"{age}: {n}" for age, n in sorted(counts.items(), reverse=True) if n)
 
 

@@ -106,7 +106,7 @@ class Services:
         self._common = ["--run", settings.run, "--log-format", settings.log_format]
 
     def in_order(self) -> list[Service]:
-        """In the order of their start."""
+        """The services in the order of their start."""
         worker = WorkerSettings.load()
         sandboxes, reached = [], {"PENSTOCK_SANDBOX_FUSION_URL": worker.sandbox_fusion_url}
         if worker.sandbox == "fusion" and not worker.sandbox_fusion_url:

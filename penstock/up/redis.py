@@ -9,7 +9,7 @@ from ground.settings import GroundSettings
 
 
 class Redis:
-    """`url` is where it is, also after it was started again."""
+    """The Redis of `penstock up`. `url` is where it is, also after it was started again."""
 
     name = "redis"
 
@@ -21,7 +21,7 @@ class Redis:
         self.url = ""
 
     def start(self) -> None:
-        """`SettingError` or `RedisError` where there is none fit to use."""
+        """Start it; `SettingError` or `RedisError` if there is none fit to use."""
         settings = self._settings
         if settings.redis_url is not None:
             self.url = settings.redis_url.get_secret_value()

@@ -79,7 +79,7 @@ class Service:
         self.state, self.pid = "ended", 0
 
     async def end(self) -> None:
-        """In order; after a time, at once."""
+        """End in order; after a time, at once."""
         self._ending = True
         async with self._starting:  # what is about to be is ended too
             pass

@@ -38,7 +38,7 @@ async def it_says_what_it_is(sandbox: Sandbox) -> None:
 
 
 async def a_program_that_succeeds_is_a_success(sandbox: Sandbox) -> None:
-    """`ok` decides the reward, and the isolation and the seconds go into metrics."""
+    """The reward is decided by `ok`, and the isolation and the seconds go into metrics."""
     result = await _run(sandbox, "print(6 * 7)")
     same("stdout", result.stdout, "42\n")
     same("status", result.status, "Success")
@@ -169,7 +169,8 @@ async def programs_run_beside_each_other(sandbox: Sandbox) -> None:
 
 
 async def a_language_that_it_lacks_is_refused(sandbox: Sandbox) -> None:
-    """`SandboxUnfit` is not retried; another error would be, six times."""
+    """A language that it lacks raises `SandboxUnfit`, which is not retried; another error would be,
+    six times."""
     for language in sorted(LANGUAGES - sandbox.languages)[:1]:
         try:
             await sandbox.run(CodeRequest(code="x", language=language))
@@ -190,7 +191,8 @@ async def a_cancelled_program_stops_nothing_else(sandbox: Sandbox) -> None:
 
 
 async def what_it_says_beside_the_protocol_is_right(sandbox: Sandbox) -> None:
-    """`outlives`, `unreachable`, `kills_cancelled` and `keeps_sessions` steer permits and jobs."""
+    """The attributes `outlives`, `unreachable`, `kills_cancelled` and `keeps_sessions` steer
+    permits and jobs."""
     request = CodeRequest(code="print(1)", run_timeout=_SECONDS)
     if (outlives := getattr(sandbox, "outlives", None)) is not None:
         seconds = outlives(request)

@@ -77,7 +77,7 @@ class E2bSettings(Settings):
 
 
 def warm_sizes(text: str) -> dict[str, int]:
-    """`8`, or `base=8,task:1=4`. Raises `ValueError`."""
+    """Read the sizes of pools: `8`, or `base=8,task:1=4`. Raises `ValueError`."""
     sizes: dict[str, int] = {}
     for word in text.replace(",", " ").split():
         template, _, size = word.rpartition("=")

@@ -40,7 +40,7 @@ _OF_TIMEOUT = 0.75
 
 @dataclass(frozen=True)
 class Grade:
-    """`value` is the share of cases passed, from 0 to 1; or None, masked: it is not known.
+    """A grade: `value` is the share of cases passed, from 0 to 1; or None, masked: it is not known.
 
     `reason` is a word for machines: why it is masked, or why a program did not pass. `message` is
     for people, and says more where it is masked. `fault` says whose it is: `program`, `data` if no

@@ -89,7 +89,8 @@ class PenstockSandbox(SandboxEnvironment):
 
     @classmethod
     async def cli_cleanup(cls, id: str | None) -> None:
-        """`inspect sandbox cleanup penstock [NAME]`: that one, or those whose owners have died."""
+        """Serve `inspect sandbox cleanup penstock [NAME]`: end that one, or those whose owners have
+        died."""
         lifecycle = lifecycle_here()
         reaper = Reaper(lifecycle.target, run=lifecycle.run, ours=lifecycle.provider)
 

@@ -90,7 +90,7 @@ class CodeSession:
         return answer
 
     def run_sync(self, code: str) -> Answer:
-        """`run` for threads without an event loop."""
+        """Do as `run`, for threads without an event loop."""
         return from_thread(self.run(code))
 
     async def end(self) -> None:

@@ -73,7 +73,7 @@ async def reward_of(trace: Any, truth: Any, grader: Grader = _GRADER) -> float:
 
 
 async def code_reward(task: Any, trace: Any) -> float:
-    """`reward_of` for the task's `ground_truth`: a function to name in a run's config."""
+    """Reward by `reward_of` for the task's `ground_truth`: a function to name in a run's config."""
     return await reward_of(trace, task.ground_truth)
 
 

@@ -33,7 +33,7 @@ def call_sandbox_api(
     memory_limit_mb: int,
     language: str = "python",
 ) -> tuple[Answer | None, str | None]:
-    """(the sandbox's answer, None); or (None, why there is none).
+    """Return (the sandbox's answer, None), or (None, why there is none).
 
     In a URL's place may stand a `CodeQueue`, or the `redis://` URL of one called `code`:
     the program then runs on its workers, under their gate. `local` is the embedded sandbox.

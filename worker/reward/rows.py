@@ -177,7 +177,8 @@ def _cases_in(row: Any, wishes: Wishes) -> Cases:
 
 
 def _checker_in(row: Any) -> Checker | None:
-    """`checker`, by its fields or its text; `generated_checker` as open-r1 has it."""
+    """Find the checker of a row: `checker`, by its fields or its text; `generated_checker` as
+    open-r1 has it."""
     given = row if isinstance(row, dict) else {}
     if isinstance(found := given.get("checker"), dict):
         try:

@@ -83,7 +83,7 @@ Compare = Callable[[str, str], bool]
 
 @dataclass(frozen=True)
 class Score:
-    """`value` is the share of cases passed, or None: masked, for `reason`."""
+    """A score: `value` is the share of cases passed, or None: masked, for `reason`."""
 
     value: float | None
     cases: tuple[CaseResult, ...]
@@ -227,7 +227,7 @@ class _ComparedHere:
 
 
 def _not_cut(found: CaseResult, case: Case) -> CaseResult:
-    """Masked if it may print less than is expected of it."""
+    """Mask a case whose output was cut before it could be as long as what is expected."""
     much = len((case.expected or "").encode()) > OUTPUT_LIMIT
     cut = much and found.reason == "output_limit"
     return CaseResult("masked", CUT, found.result) if cut else found

@@ -37,7 +37,7 @@ CALC_GSM8K_REWARD = OpenAIFunctionToolSchema.model_validate(
 
 
 def gsm8k_score(text: str, ground_truth: str) -> float:
-    """1.0 if the final answer in the text is the ground truth, else 0.0."""
+    """Score 1.0 if the final answer in the text is the ground truth, else 0.0."""
     answer, truth = final_answer(text), final_answer(ground_truth) or ground_truth.strip()
     return float(answer is not None and same_answer(answer, truth))
 
@@ -67,7 +67,8 @@ def _number(text: str) -> Decimal | None:
 
 
 class Gsm8kTool:
-    """`calc_gsm8k_reward`, by verl's interface: the model submits an answer, and may improve it.
+    """A tool for GSM8K, `calc_gsm8k_reward`, by verl's interface: the model submits an answer, and
+    may improve it.
 
     Each trajectory's `create_kwargs` have its `ground_truth`. A call that does not improve
     on the last one costs 0.05.

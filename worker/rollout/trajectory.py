@@ -75,7 +75,7 @@ class Row:
 
 @dataclass
 class Trajectory:
-    """`score` is None if it is masked, or nobody was asked for one."""
+    """A trajectory; `score` is None if it is masked, or nobody was asked for one."""
 
     request: RolloutRequest
     messages: list[Message]
@@ -111,7 +111,7 @@ class Trajectory:
         return {name: getattr(self, name) for name in _PARTIAL}
 
     def go_on(self, partial: Mapping[str, Any]) -> None:
-        """From what `partial()` gave."""
+        """Continue from what `partial()` gave."""
         if missing := [name for name in _PARTIAL if name not in partial]:
             raise ValueError(f"partial has no {', '.join(missing)}: it is what `partial()` gives")
         for name in _PARTIAL:

@@ -21,7 +21,7 @@ class OpenAIFunctionPropertySchema(BaseModel):
 
 
 class OpenAIFunctionParametersSchema(BaseModel):
-    """All arguments."""
+    """The arguments of a function."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -108,7 +108,7 @@ class SandboxFusionTool(BaseTool):
     def execute_code(
         self, instance_id: str, code: str, timeout: Any = 30, language: str = "python"
     ) -> ToolResponse:
-        """`execute` for a thread: what recipes hand to `execution_pool.execute.remote`."""
+        """Do as `execute`, for a thread: recipes hand this to `execution_pool.execute.remote`."""
         try:
             session = self._session(instance_id, None) if self._config.stateful else None
             request = program(code, timeout, language, self._config, session)

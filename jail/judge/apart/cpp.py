@@ -168,7 +168,8 @@ class _Reading:
         return _cast(self.literal(names=names), kind)
 
     def _made(self, kind: _Type, names: bool) -> Any:
-        """`vector<int>{1, 2}`, `vector<int>({1, 2})`, `string("a")`, `pair<int, int>(1, 2)`."""
+        """Read a made value: `vector<int>{1, 2}`, `vector<int>({1, 2})`, `string("a")`, `pair<int,
+        int>(1, 2)`."""
         words = self.words
         opens = words.peek().text
         if opens not in ("(", "{"):

@@ -163,7 +163,7 @@ class _Reading:
         self._add(call, how, value)
 
     def _holds(self) -> None:
-        """`call`, `!call`, or a call beside `===` or `==`."""
+        """Read a condition: `call`, `!call`, or a call beside `===` or `==`."""
         words = self.words
         negated = words.take("!")
         call = self.call()

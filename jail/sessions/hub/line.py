@@ -19,8 +19,8 @@ _HEARD = 1 << 16
 
 
 class InitLine:
-    """`theirs` is the jail's end. `hears` gets what is no answer, with its descriptors; `gone`
-    makes what is raised once the line is closed."""
+    """The hub's line to one init. `theirs` is the jail's end. `hears` gets what is no answer, with
+    its descriptors; `gone` makes what is raised once the line is closed."""
 
     def __init__(
         self,

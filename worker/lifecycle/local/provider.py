@@ -188,7 +188,7 @@ class LocalProvider:
         return Verdict(Kind.RETRY)
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Close nothing: nothing is kept open."""
 
     def _ref(self, name: str) -> SandboxRef:
         return SandboxRef(f"{name}@{socket.gethostname()}", name)
