@@ -92,7 +92,7 @@ def _script(name: str) -> Script:
 
 
 class Task:
-    """Runs scripts on one task's keys, and keeps the task's settings at hand."""
+    """A task runs scripts on one task's keys, and keeps the task's settings at hand."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ _alike = attrgetter("id", "round", "slot", "fence", "lowest", "highest")
 
 
 class Writer:
-    """Puts entries into a task's groups."""
+    """A writer puts entries into a task's groups."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

@@ -38,7 +38,7 @@ def pack(values: "array[Any]") -> bytes:
 
 
 def unpack(kind: str, packed: bytes) -> "array[Any]":
-    """The array again; `kind` is `i` or `f`."""
+    """Make the array again; `kind` is `i` or `f`."""
     found: array[Any] = array(kind)
     found.frombytes(zlib.decompress(packed))
     return _little(found)

@@ -88,7 +88,7 @@ class Answered:
 
 
 class Turns:
-    """Answers requests of sessions. One in a process."""
+    """A process has one of these, which answers the requests of all its sessions."""
 
     def __init__(
         self, sessions: SessionLog, pool: Pool, settings: GatewaySettings, tally: Tally

@@ -52,7 +52,8 @@ MOVES: dict[State, dict[Event, State]] = {
 
 @dataclass
 class Breaker:
-    """Times are seconds of one clock, which the caller reads."""
+    """A breaker stops work whose ends fail, and lets a few through after a pause. Times are
+    seconds of one clock, which the caller reads."""
 
     need: int
     last: int

@@ -39,7 +39,8 @@ _FRAMING = 1 << 20  # the report's header and the slack that a cap on it needs
 
 
 class Jails:
-    """Runs programs, isolated as the configuration's level says, at most `concurrency` at once."""
+    """Jails run programs, isolated as the configuration's level says, at most `concurrency` at
+    once."""
 
     def __init__(
         self,

@@ -472,7 +472,7 @@ class Ledger:
 
 
 class _Loss(Answer):
-    """Notifies the holder of a lost permit, after the lock is released."""
+    """This answer notifies the holder of a lost permit, after the lock is released."""
 
     __slots__ = ("_lease",)
 

@@ -46,7 +46,8 @@ def _with_jobs(client: redis.Redis, names: Sequence[str]) -> list[Queue]:
 
 
 class _NoAlarm(BaseDeathPenalty):
-    """Sets no alarm: the calling process may use SIGALRM for a time limit of its own."""
+    """This time limit sets no alarm: the calling process may use SIGALRM for a time limit of its
+    own."""
 
     def setup_death_penalty(self) -> None: ...
 
@@ -54,7 +55,8 @@ class _NoAlarm(BaseDeathPenalty):
 
 
 class _Job(Job):
-    """Closes the event loop that a coroutine job ran on; RQ 2 leaves it to the collector."""
+    """This job closes the event loop that a coroutine job ran on; RQ 2 leaves it to the
+    collector."""
 
     def _execute(self) -> Any:
         if inspect.iscoroutinefunction(self.func):
@@ -68,7 +70,7 @@ class _Job(Job):
 
 
 class _InProcessWorker(SimpleWorker):
-    """Takes no signals, no alarm and no thread from the process that it runs in."""
+    """This worker takes no signals, no alarm and no thread from the process that it runs in."""
 
     death_penalty_class = _NoAlarm
     ran: list[Job]

@@ -201,7 +201,7 @@ def _hear_of_versions(api: Api, signals: Signals) -> None:
 
 
 class _Renewer:
-    """Renews what is held, all with one call."""
+    """The renewer renews what is held, all with one call."""
 
     def __init__(self, api: Api, signals: Signals, parent: int) -> None:
         self._api = api

@@ -41,7 +41,8 @@ _PROGRESS_EVERY = 10.0
 
 
 class BaseGenerator:
-    """Answers every line of a JSONL file `num_repeat_per_sample` times, round after round."""
+    """A generator answers every line of a JSONL file `num_repeat_per_sample` times, round after
+    round."""
 
     def __init__(
         self,

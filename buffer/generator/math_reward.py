@@ -25,7 +25,7 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(\D|$))")
 
 
 def get_rule_based_math_reward(item: dict[str, Any]) -> int:
-    """The reward of `item["messages"]` against `item["label"]`."""
+    """Reward `item["messages"]` by rules, against `item["label"]`."""
     answer = item["messages"][-1]
     if answer["role"] != "assistant":
         raise ValueError(f"the last message must be the assistant's, not {answer['role']!r}")

@@ -26,7 +26,7 @@ _TIMEOUT = 60.0  # the server itself waits for room before it answers 429
 
 
 class Sender:
-    """Posts items to `<url>/buffer/write`."""
+    """A sender posts items to `<url>/buffer/write`."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/") + "/buffer/write"

@@ -210,7 +210,7 @@ class Slots:
 
 
 class _Keeper:
-    """Renews the slots of one event loop, all with one call, three times in a lease."""
+    """A keeper renews the slots of one event loop, all with one call, three times in a lease."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = weakref.proxy(slots)

@@ -25,7 +25,7 @@ _readers: dict[str, "Reader"] = {}
 
 
 class Reader:
-    """Takes groups of one task, with `n_samples_per_prompt` sessions each."""
+    """A reader takes groups of one task, with `n_samples_per_prompt` sessions each."""
 
     def __init__(self, args: Any) -> None:
         settings = GroundSettings.load()

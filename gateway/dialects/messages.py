@@ -261,7 +261,7 @@ def whole(question: Question, reply: Reply) -> dict[str, Any]:
 
 
 def events(question: Question, reply: Reply) -> Iterator[bytes]:
-    """The answer as a stream."""
+    """Stream the answer as events."""
     begun = _message(reply) | {
         "content": [], "stop_reason": None, "stop_sequence": None,
         "usage": {"input_tokens": reply.prompt_tokens, "output_tokens": 0},

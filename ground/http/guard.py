@@ -87,8 +87,8 @@ class OwnNames:
 
 
 class HttpGuard:
-    """Stands before an application. `doorstep` is a page that comes with a refusal to a GET, and
-    what it loads begins with `open_to_all`: files that are the same for everybody.
+    """The guard stands before an application. `doorstep` is a page that comes with a refusal to a
+    GET, and what it loads begins with `open_to_all`: files that are the same for everybody.
 
     `host` is the name or address that it listens on, under which it may be asked too. `ending`
     is the status of a request that is cut off because the server ends. `unwell` is what `health`

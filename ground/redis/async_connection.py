@@ -46,7 +46,7 @@ class Transport(Protocol):
 
 
 class WireTransport:
-    """Sends what the socket takes, and the rest as soon as there is room."""
+    """This transport sends what the socket takes, and the rest as soon as there is room."""
 
     def __init__(self, wire: LoopWire, replied: Replied, lost: Lost) -> None:
         self._loop = asyncio.get_running_loop()

@@ -136,7 +136,7 @@ def _without_clients(problem: Exception) -> str:
 
 
 class _SentinelPool(redis.SentinelConnectionPool):
-    """Closes the connections to the sentinels together with those to the primary."""
+    """This pool closes the connections to the sentinels together with those to the primary."""
 
     def disconnect(self, inuse_connections: bool = True) -> None:
         super().disconnect(inuse_connections)
@@ -146,7 +146,7 @@ class _SentinelPool(redis.SentinelConnectionPool):
 
 
 class _AsyncSentinelPool(redis.asyncio.SentinelConnectionPool):
-    """Closes the connections to the sentinels together with those to the primary."""
+    """This pool closes the connections to the sentinels together with those to the primary."""
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         await super().disconnect(inuse_connections)

@@ -306,7 +306,7 @@ class Engine:
     # Shortcuts
 
     def wish(self, shortcut: Shortcut) -> None:
-        """Have it connected, soon."""
+        """Wish for a connection: the engine opens it soon."""
         self._wished.put(shortcut)
         self.wake()
 

@@ -46,7 +46,7 @@ def read_streams(reply: Any) -> Iterator[tuple[str, str, Entries]]:
 
 
 class Inbox:
-    """Reads streams and hands their entries over; `listen` adds a stream at any time.
+    """An inbox reads streams and hands their entries over; `listen` adds a stream at any time.
 
     Only its own thread touches its connection. Others end a blocked read by a nudge,
     an empty entry to a stream that it is reading.

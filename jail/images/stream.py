@@ -47,7 +47,7 @@ def _without_zstd(packed: BinaryIO) -> BinaryIO:
 
 
 class _Zstd(io.RawIOBase):
-    """Says of damage what other streams say."""
+    """A zstd stream says of damage what other streams say."""
 
     def __init__(self, reader: BinaryIO) -> None:
         self._reader = reader

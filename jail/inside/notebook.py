@@ -235,7 +235,7 @@ class Notebook(Interpreter):
 
 
 class _Finder:
-    """Finds one module, which is changed once it is imported."""
+    """A finder finds one module, which is changed once it is imported."""
 
     def __init__(
         self, name: str, change: Callable[[Any], None], make: Callable[[Any], None] | None

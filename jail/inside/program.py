@@ -148,7 +148,8 @@ def make_way(home: str) -> None:
 
 
 def take_places(sources: list[int]) -> None:
-    """Descriptors from 0 on, and no others: what init holds is not the program's."""
+    """Give descriptors their places from 0 on, and close all others: what init holds is not the
+    program's."""
     # First out of the way, to where they are not going.
     high = [fcntl.fcntl(at, fcntl.F_DUPFD_CLOEXEC, 64) for at in sources]
     for target, at in enumerate(high):

@@ -186,7 +186,7 @@ def settings(folder: str) -> list[str]:
 
 
 class _Machine:
-    """Shows what is the machine's, read-only, and notes how."""
+    """A view of the machine: it shows what is the machine's, read-only, and notes how."""
 
     def __init__(self, named: list[str]) -> None:
         """Open the links before the host's tree has another place: until then they lead where they

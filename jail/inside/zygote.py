@@ -149,7 +149,8 @@ class Jail:
 
 
 class Server:
-    """Hands each program to a jail that is ready, makes the next one; ends with its client.
+    """The server hands each program to a jail that is ready, and makes the next one. It ends with
+    its client.
 
     A spare has its program's process too, if what was asked for last had use of it: commands and
     cases have processes of their own.

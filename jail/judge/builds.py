@@ -61,7 +61,7 @@ class Build:
 
 
 class Builds:
-    """Keeps builds of this size together; what was not asked for longest goes first."""
+    """The builds of this size are kept together; what was not asked for longest goes first."""
 
     def __init__(self, jails: Jails, most_bytes: int) -> None:
         self._jails = jails

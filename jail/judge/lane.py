@@ -68,7 +68,8 @@ class Errand:
 
 
 class Lane:
-    """Serves one build; `arguments` are put behind its command, `given` beside it each time."""
+    """A lane serves one build; `arguments` are put behind its command, `given` beside it each
+    time."""
 
     def __init__(
         self,

@@ -23,7 +23,8 @@ from jail.outcome import Step
 
 
 class Judging:
-    """Judges programs in these jails; one at a time has several lanes, if cores are idle."""
+    """A judge judges programs in these jails; one at a time has several lanes, if cores are
+    idle."""
 
     def __init__(self, jails: Jails, defaults: Limits, cache_bytes: int) -> None:
         self.builds = Builds(jails, cache_bytes)

@@ -25,8 +25,8 @@ _NO_NEW_PRIVILEGES = 38
 
 
 class Process:
-    """Obeys its hub: `{"name", "allow", "deny"}`, with a listening socket where it is a new one;
-    `{"name", "over": true}`. Each order is answered by its number."""
+    """The process obeys its hub: `{"name", "allow", "deny"}`, with a listening socket where it is a
+    new one; `{"name", "over": true}`. Each order is answered by its number."""
 
     def __init__(self, line: socket.socket, ceiling: str) -> None:
         self._line = line

@@ -39,7 +39,7 @@ class Patience:
 
 
 class Proxy:
-    """Serves a listening socket of the session's own network until it is closed."""
+    """A proxy serves a listening socket of the session's own network until it is closed."""
 
     def __init__(
         self,
@@ -261,7 +261,8 @@ async def _streams(at: socket.socket) -> Streams:
 
 
 async def _say(client: Streams, refused: Refused) -> None:
-    """The answer, and then its end: what still comes is read, else a reset would take it back."""
+    """Send the answer, and then its end: what still comes is read, else a reset would take it
+    back."""
     reader, writer = client
     text = f"{refused.why}\n".encode()
     head = (

@@ -21,7 +21,8 @@ from jail.sessions.wire import PIECE
 
 
 class LocalProcess:
-    """Keeps `api.Process`. `cut` says what it means that the connection ended before the exit."""
+    """A process of a session, as `api.Process` has it. `cut` says what it means that the connection
+    ended before the exit."""
 
     def __init__(
         self, info: ProcessInfo, cut: Callable[[], Awaitable[SessionError]],

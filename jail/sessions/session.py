@@ -52,7 +52,7 @@ _LAST_WORDS = 2.0  # seconds for what is said of a command that was killed
 
 
 class LocalSession:
-    """Keeps `api.Session`."""
+    """An open session, as `api.Session` has it."""
 
     def __init__(self, folder: Path, hub: str, name: str) -> None:
         self._folder, self._hub, self.name = folder, hub, name
@@ -303,7 +303,8 @@ class _CallOutcome:
         self.value: Any = None
 
     def read(self, words: bytes, end: Exit) -> None:
-        """Raises what `open` would have raised, or `SessionTrouble` where the call was ended."""
+        """Read the outcome; raises what `open` would have raised, or `SessionTrouble` if the call
+        was ended."""
         if not words:
             raise SessionTrouble(f"{self._about}: the call was ended, {end.why or end}")
         said = json.loads(words)

@@ -230,7 +230,8 @@ def _sweep(client: redis.Redis, name: str) -> None:
 
 
 class Trainer:
-    """Takes what is ready from the buffer, and counts every group once, with data or without.
+    """The demo's trainer takes what is ready from the buffer, and counts every group once, with
+    data or without.
 
     It says of each group that comes without data that it timed out.
     """

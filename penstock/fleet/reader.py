@@ -35,7 +35,7 @@ _FAR = 10_000  # jobs, among which one is looked for
 
 
 class FleetReader:
-    """Looks at the fleet of one Redis, from one event loop."""
+    """A reader looks at the fleet of one Redis, from one event loop."""
 
     def __init__(self, target: RedisTarget | str, run: str = "default") -> None:
         self.target = target_of(target)

@@ -19,7 +19,7 @@ async def _view(request: Request, run: str = "") -> View:
 
 
 class OneOf:
-    """Marks a text that is one of these words."""
+    """This annotation marks a text that is one of these words."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._words = list(words)

@@ -18,7 +18,7 @@ _LEASES_SHOWN = 3
 
 
 class Watch:
-    """Looks until it is closed; `news` gives each look as it comes.
+    """A watch looks until it is closed; `news` gives each look as it comes.
 
     The monitor's own run is looked at `always`, since its history is kept; another run only
     while somebody watches it.

@@ -87,7 +87,7 @@ class Home:
 
 
 class Services:
-    """Makes the services. What Redis's URL is, each learns at each of its starts."""
+    """The plan's services are made here. What Redis's URL is, each learns at each of its starts."""
 
     def __init__(
         self,

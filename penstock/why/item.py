@@ -113,7 +113,7 @@ def _of_group(task: str, group: GroupInfo, items: list[dict[str, Any]]) -> Itera
 
 
 def _made(item: Mapping[str, Any]) -> Iterator[Fact]:
-    """Say by which turns, and which versions of the weights."""
+    """The turns, and the versions of the weights, by which an item was made."""
     if isinstance(rows := item.get("rows"), list):
         calls = {call[0] for row in rows for call in row.get("calls", ())}
         yield Fact("turns", f"{many(len(calls), 'turn')} in {many(len(rows), 'row')}")

@@ -1,4 +1,4 @@
-"""Finds what an id is of, and explains each of what it may be."""
+"""This room finds what an id is of, and explains each of what it may be."""
 
 from collections.abc import Sequence
 

@@ -58,7 +58,7 @@ End = tuple[Outcome, Row]
 
 
 class Finisher:
-    """Gathers outcomes and records them; each job then leaves the running ones."""
+    """A finisher gathers outcomes and records them; each job then leaves the running ones."""
 
     def __init__(
         self,

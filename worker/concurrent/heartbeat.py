@@ -43,7 +43,7 @@ _DONE = ("successful_job_count", "failed_job_count", "total_working_time", "pens
 
 
 class Heartbeat:
-    """Beats every third of a lease, from `start` to `stop`."""
+    """A heartbeat beats every third of a lease, from `start` to `stop`."""
 
     def __init__(
         self, worker: BaseWorker, target: RedisTarget, settings: WorkerSettings, shift: Shift

@@ -201,7 +201,8 @@ async def compare_limit(gate: Gate, wanted: int) -> None:
 
 
 class GateWaiter:
-    """Waits at the gate once per worker; the granted permit is for the worker's next job."""
+    """A gate's waiter waits at the gate once per worker; the granted permit is for the worker's
+    next job."""
 
     def __init__(self, gate: Gate, granted: Callable[[], object]) -> None:
         self._gate = gate

@@ -53,7 +53,7 @@ class Interrupted(BaseException):
 
 
 class Performer:
-    """Runs the functions of one worker's jobs."""
+    """A performer runs the functions of one worker's jobs."""
 
     def __init__(
         self,

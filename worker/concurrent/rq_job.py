@@ -75,8 +75,9 @@ def _as_claimed(claimed: ClaimedJob, worker: str) -> dict[bytes, bytes]:
 
 
 class _CurrentJobs:
-    """Replaces RQ's variable for the current job: RQ 3's `ContextVar`, or RQ 2's stack, which
-    mixes up interleaved coroutines. A claimed job builds its `Job` at the first use."""
+    """This variable replaces RQ's variable for the current job: RQ 3's `ContextVar`, or RQ 2's
+    stack, which mixes up interleaved coroutines. A claimed job builds its `Job` at the first
+    use."""
 
     def __init__(self, replaced: Any) -> None:
         self._replaced = replaced

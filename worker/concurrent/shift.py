@@ -104,7 +104,7 @@ _AWAY_FOR, _REFUSED_FOR = 1.0, 5.0  # longest pauses between claims that fail, i
 
 
 class Shift:
-    """Runs on the worker's event loop; only `call` is for other threads."""
+    """A shift runs on the worker's event loop; only `call` is for other threads."""
 
     def __init__(
         self,

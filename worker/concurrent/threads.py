@@ -77,7 +77,7 @@ class Call:
 
 
 class Threads:
-    """Grows to the number of calls in flight."""
+    """The pool grows to the number of calls in flight."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Call] = SimpleQueue()

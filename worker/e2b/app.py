@@ -121,7 +121,8 @@ def _of_the_interpreter(inside: "_Inside", interpreter: Interpreter) -> list[Rou
 
 
 class _Door:
-    """Refuses what was meant for another server: no page of another site can ask this one."""
+    """The door refuses what was meant for another server: no page of another site can ask this
+    one."""
 
     def __init__(self, within: AsgiApp, names: OwnNames, fleet: Fleet | None) -> None:
         self._within = within

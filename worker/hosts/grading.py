@@ -62,7 +62,8 @@ class Grade:
 
 @dataclass(frozen=True)
 class Grader:
-    """Grades what models write. It may be pickled, and used after a fork, in any loop or thread.
+    """A grader grades what models write. It may be pickled, and used after a fork, in any loop or
+    thread.
 
     Nothing is opened before the first call. A process has one queue, or one embedded sandbox, for
     all its graders.

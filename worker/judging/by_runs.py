@@ -37,7 +37,8 @@ _ONCE = RetryPolicy(attempts=1)
 
 
 class ByRuns:
-    """Runs the cases of one program. The first one runs alone: what does not compile runs once."""
+    """This judge runs the cases of one program. The first one runs alone: what does not compile
+    runs once."""
 
     def __init__(
         self,

@@ -157,7 +157,7 @@ class StoredSuite:
             task.cancel()
 
     def _has_large(self, index: int) -> bool:
-        """Whether there may be something to fetch for it."""
+        """Whether this case may have something to fetch: large texts are stored apart."""
         pack, at = self._place(index)
         return pack not in self._rows or any(digests_in(self._rows[pack][at]))
 

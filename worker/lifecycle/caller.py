@@ -1,4 +1,5 @@
-"""Runs in a session's sandbox: hands one Python program to the interpreter that all of them share.
+"""The caller runs in a session's sandbox. It hands one Python program to the interpreter that all
+of them share.
 
     python3 -c CALLER NOTEBOOK FILE      run FILE there, and exit as the program does
 

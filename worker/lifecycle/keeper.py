@@ -45,7 +45,7 @@ class _Kept:
 
 
 class Keeper:
-    """Beats every third of a lease while there is something to keep."""
+    """A keeper beats every third of a lease while there is something to keep."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ GATE = "starting"
 
 
 class SandboxLifecycle:
-    """Opens sandboxes of one provider, for one run. Constructing it starts nothing.
+    """A lifecycle opens sandboxes of one provider, for one run. Constructing it starts nothing.
 
         lifecycle = SandboxLifecycle("redis://10.0.0.5", "modal")
 

@@ -23,7 +23,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class Submitter:
-    """Puts programs on one queue."""
+    """A submitter puts programs on one queue."""
 
     def __init__(self, target: RedisTarget, hash: JobHash) -> None:
         self.target = target

@@ -20,7 +20,8 @@ _REFUSED = (429, 503)
 
 
 class GatedModel:
-    """Asks the server under a gate. The client does not retry: that would keep the permit."""
+    """This model asks the server under a gate. The client does not retry: that would keep the
+    permit."""
 
     def __init__(self, client: "AsyncOpenAI", gate: Gate) -> None:
         self._client = client.with_options(max_retries=0)

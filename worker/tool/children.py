@@ -29,7 +29,7 @@ class FunctionFailed(Exception):
 
 
 class Children:
-    """Calls functions in the calling thread's own process."""
+    """Child processes call functions, each for one calling thread."""
 
     def __init__(self) -> None:
         self._mine = threading.local()

@@ -86,7 +86,7 @@ class PoolMode(Enum):
 
 
 class ExecutionWorker:
-    """Calls functions in the calling thread, each under a permit of the gate."""
+    """A worker calls functions in the calling thread, each under a permit of the gate."""
 
     def __init__(
         self,

@@ -101,7 +101,7 @@ class TrajectorySession:
 
 
 class _Ends:
-    """Leaves the sandboxes of sessions that are over to the workers' reaper.
+    """A thread leaves the sandboxes of sessions that are over to the workers' reaper.
 
     In a thread of its own, with a queue that takes no lock: a session may end anywhere, in the
     garbage collector too.

@@ -33,7 +33,7 @@ log = logging.getLogger("penstock.tool")
 
 
 class SandboxFusionTool(BaseTool):
-    """Runs a model's code, and never returns None.
+    """The tool runs a model's code, and never returns None.
 
     A model's mistake is answered with words that it can act on. A failure of the
     infrastructure is reported too, and marks the trajectory to be masked: in the metrics,

@@ -1,4 +1,5 @@
-"""Brings back `verl.tools.sandbox_fusion_tools` as another name of `worker.tool`, if asked to.
+"""The plug-in brings back `verl.tools.sandbox_fusion_tools` as another name of `worker.tool`, if
+asked to.
 
 verl removed that module in 0.8; old YAML files and recipes name it still. As the name
 is another project's, PENSTOCK_VERL_TOOL_PATH=1 has to ask for it. verl 0.9 finds this
@@ -21,7 +22,8 @@ OLD_PATH = "verl.tools.sandbox_fusion_tools"
 
 
 class _Alias(ModuleType):
-    """Looks at `worker.tool` only when it is used: verl loads plug-ins before it is whole."""
+    """The alias looks at `worker.tool` only when it is used: verl loads plug-ins before it is
+    whole."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -45,7 +45,7 @@ _UNFIT = 5.0  # seconds for which a hub that cannot serve says why
 
 
 class Hub:
-    """Serves a listening socket of that name in that folder."""
+    """A hub serves a listening socket of that name in that folder."""
 
     def __init__(
         self,

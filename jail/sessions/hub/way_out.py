@@ -30,7 +30,8 @@ _NOT_PROXIED = "localhost,127.0.0.1,::1"
 
 
 class WayOut:
-    """Keeps each session's listening socket too, so that a new process can take all over."""
+    """The way out keeps each session's listening socket too, so that a new process can take all
+    over."""
 
     def __init__(self, limits: str, level: str, user: int) -> None:
         self._limits, self._level, self._user = limits, level, user

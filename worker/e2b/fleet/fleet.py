@@ -235,7 +235,7 @@ class Fleet:
 
 
 class _PassedOn(Response):
-    """Streams both ways, by the relay."""
+    """This response streams both ways, by the relay."""
 
     def __init__(self, relay: Relay, machine: Machine, name: str, gone: Callable[[], None]) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Ends what nobody answers for any more: sandboxes whose owner's lease is over, and strays.
+"""A reaper ends what nobody answers for any more: sandboxes whose owner's lease is over, and
+strays.
 
 Each worker has one. They share the work by provider: of those that reach a provider's
 sandboxes, one is elected.
@@ -84,7 +85,7 @@ _IDLE = 86_400.0  # seconds after which an empty registry is forgotten, at the e
 
 
 class Reaper:
-    """Reaps every run's registry on one Redis, or the one named."""
+    """A reaper reaps every run's registry on one Redis, or the one named."""
 
     def __init__(
         self,
