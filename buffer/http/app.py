@@ -24,7 +24,7 @@ from buffer.http.v1 import v1_routes
 from buffer.http.versions import version_routes
 from buffer.metrics import families
 from buffer.settings import BufferSettings
-from ground.http import HttpGuard, listen, require_token, serve_until_told
+from ground.http import HttpGuard, listen, require_token, serve_until_stopped
 from ground.logs import correlated
 from ground.redis.connect import UNWELL
 from ground.redis.url import RedisTarget
@@ -143,4 +143,4 @@ def serve(
     require_token(host, settings.buffer_token, "PENSTOCK_BUFFER_TOKEN", without=without_token)
     listener = listen(host, settings.buffer_port, "PENSTOCK_BUFFER_PORT")
     bound = settings.model_copy(update={"buffer_port": listener.getsockname()[1]})
-    serve_until_told(listener, make_app(target, run, bound))
+    serve_until_stopped(listener, make_app(target, run, bound))

@@ -32,7 +32,7 @@ from gateway.server.agents import Agents
 from gateway.server.control import control
 from gateway.settings import GatewaySettings
 from ground.errors import PenstockError
-from ground.http import HttpGuard, listen, require_token, serve_until_told
+from ground.http import HttpGuard, listen, require_token, serve_until_stopped
 from ground.http.guard import Receive, Scope, Send
 from ground.logs import correlated
 from ground.redis.connect import UNWELL
@@ -156,4 +156,4 @@ def serve(
     listener = listen(host, settings.gateway_port, "PENSTOCK_GATEWAY_PORT")
     bound = settings.model_copy(update={"gateway_port": listener.getsockname()[1]})
     gateway = Gateway(target, run, bound)
-    serve_until_told(listener, gateway, grace=GRACE, first=gateway.start)
+    serve_until_stopped(listener, gateway, grace=GRACE, first=gateway.start)

@@ -5,7 +5,7 @@ Apart from `ground` itself: most processes serve nothing. It needs the extra `se
 
 from ground.http.figures import Sheet, exposition
 from ground.http.guard import AsgiApp, HttpGuard
-from ground.http.serve import listen, require_token, serve_on, serve_until_told
+from ground.http.serve import listen, require_token, serve_on, serve_until_stopped
 
 __all__ = [
     "AsgiApp",
@@ -15,5 +15,5 @@ __all__ = [
     "listen",
     "require_token",
     "serve_on",
-    "serve_until_told",
+    "serve_until_stopped",
 ]

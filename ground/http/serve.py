@@ -118,7 +118,7 @@ async def serve_on(
     await _server(app, grace, at_end, websockets).serve(sockets=[listener])
 
 
-def serve_until_told(
+def serve_until_stopped(
     listener: socket.socket,
     app: Any,
     *,

@@ -53,9 +53,9 @@ Examples:
 def serve(without_token: bool, **given: Any) -> None:
     """Serve all tasks of a run. Start as many servers on one Redis as you like."""
     with Loading(), needed_by("penstock buffer serve"):
-        from buffer.http.app import serve as serve_until_told
+        from buffer.http.app import serve as serve_until_stopped
 
     ground = given_settings()
     settings = BufferSettings.load(**{k: v for k, v in given.items() if v is not None})
     with running_redis(ground) as url:
-        serve_until_told(url, ground.run, settings, without_token=without_token)
+        serve_until_stopped(url, ground.run, settings, without_token=without_token)

@@ -69,13 +69,13 @@ Examples:
 def serve(without_token: bool, **given: Any) -> None:
     """Serve all tasks of a run. Start as many gateways on one Redis as you like."""
     with Loading(), needed_by("penstock gateway serve"):
-        from gateway.server.app import serve as serve_until_told
+        from gateway.server.app import serve as serve_until_stopped
         from gateway.settings import GatewaySettings
 
     ground = given_settings()
     settings = GatewaySettings.load(**{k: v for k, v in given.items() if v is not None})
     with running_redis(ground) as url:
-        serve_until_told(url, ground.run, settings, without_token=without_token)
+        serve_until_stopped(url, ground.run, settings, without_token=without_token)
 
 
 @command.command(

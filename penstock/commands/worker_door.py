@@ -8,7 +8,7 @@ from prometheus_client import Metric
 from pydantic import SecretStr
 
 from ground import RedisUnavailable
-from ground.http import HttpGuard, Sheet, listen, require_token, serve_until_told
+from ground.http import HttpGuard, Sheet, listen, require_token, serve_until_stopped
 from ground.http.guard import Receive, Scope, Send
 from ground.redis.connect import UNWELL
 
@@ -54,7 +54,7 @@ def open_door(
         _nothing, alive=alive, health=health, figures=figures, token=token, host=host, unwell=UNWELL
     )
     threading.Thread(
-        target=serve_until_told, args=(listener, guard), name="penstock-door", daemon=True
+        target=serve_until_stopped, args=(listener, guard), name="penstock-door", daemon=True
     ).start()
     address: tuple[str, int] = listener.getsockname()[:2]
     return address

@@ -29,7 +29,7 @@ figures of the fleet for Prometheus.
 def command(host: str | None, port: int | None, without_token: bool) -> None:
     """Serve a web page with queues, workers, gates, groups and jobs, live."""
     with Loading(), needed_by("penstock monitor"):
-        from ground.http import listen, require_token, serve_until_told
+        from ground.http import listen, require_token, serve_until_stopped
         from penstock.monitor.app import make_app
 
     ground = given_settings()
@@ -43,4 +43,4 @@ def command(host: str | None, port: int | None, without_token: bool) -> None:
     listener = listen(settings.monitor_host, settings.monitor_port, "PENSTOCK_MONITOR_PORT")
     with fleets_redis(ground) as url:
         click.echo(f"http://{settings.monitor_host}:{listener.getsockname()[1]}")
-        serve_until_told(listener, make_app(url, ground.run, settings), grace=1)
+        serve_until_stopped(listener, make_app(url, ground.run, settings), grace=1)
