@@ -161,12 +161,12 @@ def _pairs(found: Found) -> Iterator[str]:
     """What chaos does to the asynchronous runs, beside what it does to the control."""
     for what in ("held", "area"):
         differences = _differences(found, "ahead", "ahead-killed", what)
-        losses = _differences(found, "bare", "control", what)
         name = "at the end" if what == "held" else "mean over the run"
         if differences:
             yield f"held-out reward {name}, asynchronous, killed less not: {_interval(differences)}"
-        if losses:
-            yield f"held-out reward {name}, control less undisturbed: {_interval(losses)}"
+        for other in ("control", "masked"):
+            if losses := _differences(found, "bare", other, what):
+                yield f"held-out reward {name}, {other} less bare: {_interval(losses)}"
 
 
 def _differences(found: Found, calm: str, other: str, what: str) -> list[float]:
