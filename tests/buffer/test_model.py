@@ -75,9 +75,9 @@ class Model:
         before = self.groups.get(f"{name}:{newest - 1}") if number is None else None
         if number is not None:
             self.rounds[name] = max(newest, number)
-        for known in (group, before):
-            if known and not self.is_past(known) and known.has(uid):
-                return Outcome.REPEATED
+        # A group that is named knows its items as long as they are kept, which is longer than here.
+        if (group and group.has(uid)) or (before and not self.is_past(before) and before.has(uid)):
+            return Outcome.REPEATED
         if number is None and group and len(group.items) >= SIZE:
             self.rounds[name] = newest + 1
             gid, group = f"{name}:{newest + 1}", None
@@ -187,9 +187,15 @@ REPLACED: list[Any] = [
     ("take", 2),
 ]
 
+# A repeat that names its round, after the late window.
+REPEATED: list[Any] = [
+    ("write", "a", 0, 0, None), ("advance", 3), ("advance", 2), ("write", "a", 0, 0, 0),
+]  # fmt: skip
+
 
 @settings(max_examples=25, deadline=None)
 @example(REPLACED)
+@example(REPEATED)
 @given(schedules)
 def test_every_schedule_ends_as_the_model_says(schedule: list[Any]) -> None:
     asyncio.run(_play(schedule))
