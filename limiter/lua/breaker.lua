@@ -47,7 +47,7 @@ local function breakers()
       state, til, out, good, b.changed = 'open', now + PAUSE, 0, 0, true
     end
 
-    function b.text() return string.format('%s %.0f %.0f %d %d', state, til, opened, out, good) end
+    function b.text() return string.format('%s %d %d %d %d', state, til, opened, out, good) end
 
     return b
   end

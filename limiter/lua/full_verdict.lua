@@ -18,7 +18,7 @@ local function enter_line(id, score, term, cost, share, again)
   if not sharing then call('ZADD', QUEUE, score, id) end
   local begins = spot and spot ~= '' and spot .. '@' or ''
   if cost then term = term .. '|' .. cost end
-  call('HSET', WAITERS, id, format('%s%s|%s|%.0f', begins, PROCESS, term, now))
+  call('HSET', WAITERS, id, format('%s%s|%s|%d', begins, PROCESS, term, now))
   front, left = nil, 0
   return score, begins
 end

@@ -11,10 +11,10 @@ local function lease(id, process, term)
   gate.fence = math.max(gate.fence + 1, now)
   if gate.rate > 0 then gate.tokens = gate.tokens - 1 end
   gate.live, gate.granted = gate.live + 1, gate.granted + 1
-  stamp = stamp or format('|%.0f', now)
+  stamp = stamp or format('|%d', now)
   local n = #leases
   leases[n + 1], leases[n + 2] = now + term, id
-  holders[n + 1], holders[n + 2] = id, format('%.0f|', gate.fence) .. process .. stamp
+  holders[n + 1], holders[n + 2] = id, format('%d|', gate.fence) .. process .. stamp
   return gate.fence
 end
 

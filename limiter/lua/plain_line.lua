@@ -35,7 +35,7 @@ local function hand_over()
     for i, record in ipairs(call('HMGET', WAITERS, unpack(ids))) do
       local process, term = read_waiter(record)
       if process and alive(process) then
-        messages[process] = format('%s%s %.0f ', messages[process] or '', ids[i], grant(ids[i], process, term))
+        messages[process] = format('%s%s %d ', messages[process] or '', ids[i], grant(ids[i], process, term))
       else
         dropped = dropped + 1
       end

@@ -6,7 +6,7 @@ local function let_pass() end
 
 local function enter_line(id, score, term)
   call('ZADD', QUEUE, score, id)
-  call('HSET', WAITERS, id, format('%s|%s|%.0f', PROCESS, term, now))
+  call('HSET', WAITERS, id, format('%s|%s|%d', PROCESS, term, now))
   front, left = nil, 0
   return score
 end

@@ -31,7 +31,7 @@ for id, fence, term in each_permit() do
   end
   if held and gate.weighing then gate.weighing.hold(id, full) end
   if held then call('ZADD', LEASES, now + term, id) else lost = lost + 1 end
-  if held and not known then call('HSET', HOLDERS, id, format('%s|%s|%.0f', fence, PROCESS, now)) end
+  if held and not known then call('HSET', HOLDERS, id, format('%s|%s|%d', fence, PROCESS, now)) end
   reply[#reply + 1] = held and 1 or 0
 end
 if readmitted > 0 then call('HSET', GATE, 'fence', gate.fence) end

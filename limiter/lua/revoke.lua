@@ -13,7 +13,7 @@ local holder, ends = call('HGET', HOLDERS, ID) or '', call('ZSCORE', LEASES, ID)
 if tonumber(ends) <= now then holder, ends = '', '0' end
 local before = call('HGET', GATE, 'revoked') or ''
 if fence_in(holder) then
-  local revoked = { format('%s:%.0f|%s%s', fence_in(holder), tonumber(ends), CALL, string.match(holder, '|.*$')) }
+  local revoked = { format('%s:%d|%s%s', fence_in(holder), tonumber(ends), CALL, string.match(holder, '|.*$')) }
   for entry, last in string.gmatch(before, '(%d+:(%d+)%S*)') do
     if tonumber(last) > now then revoked[#revoked + 1] = entry end
   end

@@ -55,7 +55,7 @@ local function hand_over()
     for i, id in ipairs(ids) do
       local process, term, cost = read_waiter(records[i])
       if process and alive(process) then
-        messages[process] = format('%s%s %.0f ', messages[process] or '', id, grant(id, process, term, cost))
+        messages[process] = format('%s%s %d ', messages[process] or '', id, grant(id, process, term, cost))
         if sharing and weighing then price = weighing.price(cost) end
         paid, paying = paid + price, records[i]
       else

@@ -81,6 +81,8 @@ local function read(id)
   return job, fields
 end
 
+local claimed -- as the queue counts them
+
 local function lease(begun)
   local leases, wip, members = {}, {}, {}
   for n, one in ipairs(begun) do
@@ -93,7 +95,8 @@ local function lease(begun)
   call('ZADD', WIP, unpack(wip))
   call('SADD', EXECUTIONS, unpack(members))
   call('EXPIRE', EXECUTIONS, KEEP_S)
-  call('HSET', WORK, 'fence', format('%.0f', fence))
+  claimed = claimed + #begun
+  call('HSET', WORK, 'fence', format('%d', fence), 'claimed', claimed)
 end
 
 local function start(id, execution, job, charged)
@@ -116,12 +119,12 @@ local function start(id, execution, job, charged)
   call('EXPIRE', 'rq:executions:' .. id, KEEP_S + 60)
 end
 
-local shared, looked, refunds = shares.exist(), false, {}
+local shared, looked, refunds = has_shares(), false, {}
 
 -- Whether RQ has put it into the queue's list for another run: a retry, or a failed job requeued.
 local function runs_again(job)
   return job.penstock_share and (job.penstock_attempts or job.started_at)
-    and not (job.penstock_returned or job.penstock_again) and shares.admit(job.penstock_share)
+    and not (job.penstock_returned or job.penstock_again) and shares().admit(job.penstock_share)
 end
 
 -- The first ids of a list, which were `served` to a share if it is one's. Returns how many it took off.
@@ -137,12 +140,12 @@ local function claim_from(list, ids, served)
       drop(id, why)
       refunds[#refunds + 1] = share
     elseif runs_again(job) then
-      shares.again(id, job.penstock_share)
+      shares().again(id, job.penstock_share)
       shared, refunds[#refunds + 1] = true, served
     else
       seen[id] = true
       begun[#begun + 1] = { id = id, execution = next_fence(), job = job, fields = fields,
-        charged = share and shares.charged() }
+        charged = share and shares().charged() }
       for i = 2, #fields, 2 do bytes = bytes + #fields[i] end
     end
   end
@@ -164,11 +167,11 @@ local function claim_next(most)
   if not shared then return claim_from(JOBS, first_of(JOBS, most)) end
   if not looked then
     local waiting = call('LLEN', JOBS)
-    if waiting > 0 and waiting <= shares.window() then return claim_from(JOBS, first_of(JOBS, most)) end
-    if waiting > 0 then shares.join('') end
+    if waiting > 0 and waiting <= shares().window() then return claim_from(JOBS, first_of(JOBS, most)) end
+    if waiting > 0 then shares().join('') end
     looked = true
   end
-  return shares.in_turn(most, claim_from)
+  return shares().in_turn(most, claim_from)
 end
 
 local function claim_up_to(want)
@@ -176,13 +179,12 @@ local function claim_up_to(want)
   while #taken < want and bytes < MOST_BYTES and #dropped < MOST_DROPPED do
     local most = want - #taken
     local n = from_hand and claim_from(HAND, first_of(HAND, most)) or claim_next(most)
-    for _, share in pairs(refunds) do shares.refund(share) end
+    for _, share in pairs(refunds) do shares().refund(share) end
     refunds = {}
     if n < most and not from_hand and (n == 0 or not shared) then break end
     from_hand = from_hand and n == most
   end
   if #taken > 0 then call('HSET', WORKER, 'state', 'busy') end
-  tally('claimed', #taken)
   tally('dropped', #dropped)
 end
 
@@ -197,9 +199,11 @@ local function give_back()
   end
 end
 
-local suspended = call('EXISTS', 'rq:suspended')
+local suspended, kept = call('EXISTS', 'rq:suspended'), call('HMGET', WORK, 'paused', 'fence', 'claimed')
+fence, claimed = tonumber(kept[2] or 0) or 0, tonumber(kept[3] or 0) or 0
 -- include: by_hand.lua or trial.lua if watched
-local idle = few == 0 or call('LLEN', HAND) + call('LLEN', JOBS) == 0 and not shared
+-- A permit that was granted is for a job: it goes back if there is none.
+local idle = GRANTED ~= '' and (few == 0 or call('LLEN', HAND) + call('LLEN', JOBS) == 0 and not shared)
 local want, allowed = tonumber(WANT), permits_for(idle and '' or GRANTED)
 local done, why = pcall(function()
   if few > 0 then claim_up_to(math.min(want, allowed, few)) end
@@ -210,8 +214,8 @@ if not done then
   give_back()
   return type(why) == 'table' and why or redis.error_reply(tostring(why))
 end
-if shared then shares.feed() end
-local left = call('LLEN', JOBS) + call('LLEN', HAND) + (shared and shares.waiting() or 0)
+if shared then feed_shares() end
+local left = call('LLEN', JOBS) + call('LLEN', HAND) + (shared and shares().waiting() or 0)
 local shut = left > 0 and #taken < want and bytes < MOST_BYTES and #dropped < MOST_DROPPED and suspended == 0
 for n = 1, math.min(#dropped, LOGGED) do taken[#taken + 1] = dropped[n] end
-return { format('%.0f', now), left, suspended, shut and 1 or 0, unpack(taken) }
+return { format('%d', now), left, suspended, shut and 1 or 0, unpack(taken) }

@@ -1,6 +1,6 @@
 -- counts.lua: how many programs ended how, and how long jobs waited and took.
--- It needs `call`, `now`, `format`, and the keys work and worker.
-local STEPS = { 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000 }
+-- It needs `call`, `now`, `format`, and the key work.
+local STEPS = { '0.01', '0.03', '0.1', '0.3', '1', '3', '10', '30', '100', '300', '1000' }
 local totals, of_worker = {}, {}
 
 local function add(counts, name, by) counts[name] = (counts[name] or 0) + by end
@@ -9,7 +9,7 @@ local function add(counts, name, by) counts[name] = (counts[name] or 0) + by end
 local function add_time(what, seconds)
   local step = '+Inf'
   for _, most in ipairs(STEPS) do
-    if seconds <= most then step = format('%.12g', most) break end
+    if seconds <= tonumber(most) then step = most break end
   end
   add(totals, what .. ':' .. step, 1)
   add(totals, what .. '_us', math.floor(seconds * 1000000))
@@ -34,9 +34,9 @@ local function note_masked()
   for mark in string.gmatch(call('HGET', key, 'marks') or '', '%d+') do
     if tonumber(mark) > finished - RECENT then marks[#marks + 1] = mark end
   end
-  for _, at in ipairs(masked) do marks[#marks + 1] = format('%.0f', finished - counted + at) end
+  for _, at in ipairs(masked) do marks[#marks + 1] = format('%d', finished - counted + at) end
   call('HSET', key, 'marks', table.concat(marks, ' ', math.max(1, #marks - RECENT + 1)),
-    'at', format('%.0f', now), 'why', masked_why)
+    'at', format('%d', now), 'why', masked_why)
 end
 
 -- `program`: how its program ended; empty for a function. `waited`: empty if unknown.
@@ -51,9 +51,21 @@ local function count_job(program, started, waited)
   if tonumber(waited) then add_time('waited', math.max(0, tonumber(waited))) end
 end
 
+-- One command reads the figures of a hash and one writes them, however many they are; with them more fields.
+local function add_to(key, figures, ...)
+  local names, written = {}, { ... }
+  for name in pairs(figures) do names[#names + 1] = name end
+  local known = #names > 0 and call('HMGET', key, unpack(names)) or {}
+  for n, name in ipairs(names) do
+    local sum = (tonumber(known[n] or 0) or 0) + figures[name]
+    written[#written + 1] = name
+    written[#written + 1] = sum % 1 == 0 and sum or format('%.6f', sum)
+  end
+  if #written > 0 then call('HSET', key, unpack(written)) end
+end
+
 local function write_counts()
-  for name, by in pairs(totals) do call('HINCRBY', WORK, name, format('%.0f', by)) end
+  totals.masked = totals['programs:masked']
+  add_to(WORK, totals)
   if #masked > 0 then note_masked() end
-  if not next(of_worker) or call('EXISTS', WORKER) == 0 then return end
-  for name, by in pairs(of_worker) do call('HINCRBY', WORKER, name, by) end
 end

@@ -29,13 +29,13 @@ local function drop()
     call('XADD', reply_to, 'MAXLEN', '~', 10000, '*', 'job', ID, 'status', STATUS)
     call('EXPIRE', reply_to, 3600)
   end
-  tally(STATUS == '' and 'retried' or STATUS, 1)
+  add(totals, STATUS == '' and 'retried' or STATUS, 1)
   if STATUS == 'finished' then
     count_job(PROGRAM, STARTED_S, WAITED_S)
     hear(PROGRAM, STARTED_S) -- RQ's transaction writes the end, so it is not put off
   end
-  tally('masked', totals['programs:masked'] or 0)
   write_counts()
+  if next(of_worker) and call('EXISTS', WORKER) == 1 then add_to(WORKER, of_worker) end
   free_permit(member, HOLD_US)
   forget(ID, EXECUTION)
   rest(WORKER, EXECUTIONS)

@@ -45,7 +45,7 @@ local function keep_notices()
 end
 
 -- A batch of ends in RQ's registries, and in the worker's and the queue's figures.
-local registered, ended, worked = { [true] = {}, [false] = {} }, { [true] = 0, [false] = 0 }, 0
+local registered = { [true] = {}, [false] = {} }
 
 local function register(id, ok, until_s)
   local registry = registered[ok]
@@ -53,23 +53,18 @@ local function register(id, ok, until_s)
   registry[#registry + 1] = id
 end
 
-local function count_end(ok, seconds_worked)
-  ended[ok], worked = ended[ok] + 1, worked + seconds_worked
-end
-
 local function sum_up()
   local queue = string.sub(JOBS, 10) -- rq:queue:<name>
   if #registered[true] > 0 then call('ZADD', 'rq:finished:' .. queue, unpack(registered[true])) end
   if #registered[false] > 0 then call('ZADD', 'rq:failed:' .. queue, unpack(registered[false])) end
-  if call('EXISTS', WORKER) == 1 then
-    if ended[true] > 0 then call('HINCRBY', WORKER, 'successful_job_count', ended[true]) end
-    if ended[false] > 0 then call('HINCRBY', WORKER, 'failed_job_count', ended[false]) end
-    call('HINCRBYFLOAT', WORKER, 'total_working_time', format('%.6f', worked))
-  end
-  tally('finished', ended[true])
-  tally('failed', ended[false])
-  tally('masked', totals['programs:masked'] or 0)
   write_counts()
+end
+
+-- A worker is busy while it has executions, whichever way the last of them ended.
+local function sum_up_worker()
+  local idle = try('SCARD', EXECUTIONS) == 0
+  if not (idle or next(of_worker)) or call('EXISTS', WORKER) == 0 then return end
+  if idle then add_to(WORKER, of_worker, 'state', 'idle') else add_to(WORKER, of_worker) end
 end
 
 -- The end of one execution, as RQ writes it, only while this worker has its lease.
@@ -115,13 +110,15 @@ local function finish(id, execution, how, ttl, payload, started, waited, notice,
     call('HSET', key, 'status', status, 'ended_at', moment, 'penstock_execution', '',
       'penstock_ended', execution, 'penstock_outcome', (word_of(program)))
     if job[5] then call('HDEL', key, 'penstock_deaths', 'penstock_died') end -- after a requeue the count starts at 0
-    if tonumber(job[6]) and not again then shares.settle(job[7] or '', tonumber(job[6]), now / 1000000 - started) end
+    if tonumber(job[6]) and not again then shares().settle(job[7] or '', tonumber(job[6]), now / 1000000 - started) end
     register(id, ok, ttl > 0 and seconds + ttl or '+inf')
   end
   notify_client(job[3], id, status, notice)
   free_permit(member, hold_us)
   if again then return 1 end
-  count_end(ok, now / 1000000 - started)
+  add(totals, status, 1)
+  add(of_worker, ok and 'successful_job_count' or 'failed_job_count', 1)
+  add(of_worker, 'total_working_time', now / 1000000 - started)
   if ok then count_job(program, started, waited) end
   return 1
 end
@@ -136,12 +133,12 @@ keep_notices()
 sum_up()
 obey()
 pass_on()
-if #members > 0 then -- the lease is the last to go: until then an end that was cut off is repeated
+if #members > 0 then -- the lease goes last: until then an end that was cut off is repeated
   call('ZREM', WIP, unpack(members))
   call('SREM', EXECUTIONS, unpack(members))
   call('DEL', unpack(gone))
-  call('ZREM', RUNNING, unpack(members))
 end
-rest(WORKER, EXECUTIONS)
-if put_off_any then shares.feed() end
+sum_up_worker()
+if #members > 0 then call('ZREM', RUNNING, unpack(members)) end
+if put_off_any then feed_shares() end
 return reply

@@ -6,7 +6,7 @@
 -- in their order, so this looks at few of them: at twice as many each time, then by halves.
 local function to_front(id)
   local share = field(id, 'penstock_share') or ''
-  local list = shares.list_of(share)
+  local list = list_of(share)
   local mine = field(id, 'enqueued_at') or ''
   local function goes_before(at)
     local other = call('LINDEX', list, at)
@@ -21,7 +21,7 @@ local function to_front(id)
   end
   local after = last >= 0 and call('LINDEX', list, last)
   if after then call('LINSERT', list, 'AFTER', after, id) else call('LPUSH', list, id) end
-  if share ~= '' then shares.refund(share, field(id, 'penstock_charged')) end
+  if share ~= '' then shares().refund(share, field(id, 'penstock_charged')) end
   if call('EXISTS', job_key(id)) == 1 then try('HSET', job_key(id), 'penstock_returned', 1) end
 end
 

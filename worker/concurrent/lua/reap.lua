@@ -22,7 +22,7 @@ local function take_over(id)
   local execution = next_fence()
   call('ZADD', RUNNING, now + LEASE_US, id .. ':' .. execution)
   call('ZADD', WIP, seconds + KEEP_S, id .. ':' .. execution)
-  call('HSET', WORK, 'fence', format('%.0f', fence))
+  call('HSET', WORK, 'fence', format('%d', fence))
   call('HSET', job_key(id), 'penstock_execution', execution)
   condemned[#condemned + 1] = { id, execution, call('HGETALL', job_key(id)) }
 end
@@ -69,7 +69,7 @@ local function look_into_hands()
   end
 end
 look_into_hands()
-if call('SET', SOUGHT, 1, 'NX', 'EX', 10) then shares.find_refilled() end
-shares.feed()
+if call('SET', SOUGHT, 1, 'NX', 'EX', 10) then shares().find_refilled() end
+feed_shares()
 tally('requeued', requeued)
 return { requeued, from_hands, unpack(condemned) }

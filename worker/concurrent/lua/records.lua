@@ -1,7 +1,7 @@
 -- records.lua: RQ's and our records of a job and its executions, and the time as RQ writes it.
 -- It needs the keys wip, work, running (the leases) and executions, and `now`, `call` and `format`.
 local seconds = math.floor(now / 1000000)
-local in_seconds = format('%.6f', now / 1000000)
+local in_seconds = format('%d.%06d', seconds, now % 1000000)
 
 -- ISO, e.g. 2026-08-02T10:11:12.345678Z: days to a civil date, with years that begin in March.
 local function rq_time()
@@ -33,7 +33,7 @@ end
 local fence
 local function next_fence()
   fence = math.max((fence or tonumber(call('HGET', WORK, 'fence') or 0) or 0) + 1, now)
-  return format('%.0f', fence)
+  return format('%d', fence)
 end
 
 local function tally(what, by)

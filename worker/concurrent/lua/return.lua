@@ -20,7 +20,7 @@ for id, execution, hold_us in each() do
 end
 rest(WORKER, EXECUTIONS)
 local in_hand = empty_hand(HAND)
-shares.feed()
+feed_shares()
 if LEAVING == '1' then call('ZREM', WORKERS, NAME) end
 tally('returned', returned)
 pass_on()

@@ -1,6 +1,7 @@
--- trial.lua: what a breaker has paused lets a few through, after a while.
+-- trial.lua: what a breaker has paused lets a few through, after a while. It needs `kept`, whose first value
+-- says what is paused.
 -- include: limiter:breaker.lua
-local paused = suspended == 0 and call('HGET', WORK, 'paused')
+local paused = suspended == 0 and kept[1]
 local trial = paused and breakers().read(paused)
 if paused then suspended = 2 end
 local few = trial and trial.room() or suspended == 0 and math.huge or 0

@@ -5,7 +5,7 @@
 local call = redis.call
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-local function number(value) return string.format('%.0f', value) end
+local function number(value) return string.format('%d', value) end
 
 call('HSETNX', FLEET, 'secret', SECRET)
 if ENTRY ~= '' then

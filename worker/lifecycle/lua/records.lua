@@ -7,7 +7,7 @@ local now = clock[1] * 1000000 + clock[2]
 
 local function box(name) return REGISTRY .. ':box:' .. name end
 
-local function number(value) return format('%.0f', value) end
+local function number(value) return format('%d', value) end
 
 local function count(what, by)
   call('HSETNX', REGISTRY, 'made', number(now))

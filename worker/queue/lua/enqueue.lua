@@ -14,7 +14,7 @@ local call = redis.call
 -- include: try.lua
 -- include: shares.lua
 local NAME = string.sub(JOBS, 10) -- rq:queue:<name>
-if SHARE ~= '' and not shares.admit(SHARE) then SHARE = '' end
+if SHARE ~= '' and not shares().admit(SHARE) then SHARE = '' end
 local hash = { 'penstock_reply_to', REPLY_TO }
 if ABANDON ~= '' then hash[3], hash[4] = 'penstock_abandon', ABANDON end
 if SHARE ~= '' then hash[#hash + 1], hash[#hash + 2] = 'penstock_share', SHARE end
@@ -80,8 +80,8 @@ for id, _, _, _, _, submission in each_job() do
   end
 end
 call('SADD', QUEUES, JOBS)
-if #ids > 0 then call('RPUSH', shares.list_of(SHARE), unpack(ids)) end
-if #ids > 0 and SHARE ~= '' then shares.join(SHARE) end
+if #ids > 0 then call('RPUSH', list_of(SHARE), unpack(ids)) end
+if #ids > 0 and SHARE ~= '' then shares().join(SHARE) end
 for id, timeout, description, correlation, data, submission, traceparent in each_job() do
   local key, status = 'rq:job:' .. id, standing[id]
   reply[#reply + 1] = status
@@ -94,5 +94,5 @@ for id, timeout, description, correlation, data, submission, traceparent in each
     adopt(key, submission)
   end
 end
-shares.feed()
+feed_shares()
 return reply

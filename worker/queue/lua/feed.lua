@@ -4,5 +4,5 @@
 -- REPLY  jobs in that list
 local call = redis.call
 -- include: shares.lua
-shares.feed()
+feed_shares()
 return call('LLEN', JOBS)

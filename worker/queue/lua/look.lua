@@ -9,8 +9,8 @@ local call = redis.call
 -- include: shares.lua
 local live = 0
 for _, worker in ipairs(call('SMEMBERS', WORKERS)) do live = live + call('EXISTS', worker) end
-shares.feed() -- for RQ's own workers, should they have missed a turn
-local reply = { live, live == 0 and shares.jobs() or 0 }
+feed_shares() -- for RQ's own workers, should they have missed a turn
+local reply = { live, live == 0 and shares().jobs() or 0 }
 for id in each_job() do
   -- A key of another type is an answer for this job alone, not an error for all.
   local job = try('HMGET', 'rq:job:' .. id, 'status', 'penstock_unwanted')

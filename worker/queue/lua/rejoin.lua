@@ -5,12 +5,12 @@
 local call = redis.call
 -- include: shares.lua
 local share = call('HGET', 'rq:job:' .. ID, 'penstock_share')
-if not share or not shares.admit(share) then return 0 end
-shares.again(ID, share) -- in both lists, should the script stop here: it runs once all the same
+if not share or not shares().admit(share) then return 0 end
+shares().again(ID, share) -- in both lists, should the script stop here: it runs once all the same
 if call('LREM', JOBS, -1, ID) == 0 then
-  call('LREM', shares.list_of(share), -1, ID)
+  call('LREM', list_of(share), -1, ID)
   call('HDEL', 'rq:job:' .. ID, 'penstock_again')
   return 0
 end
-shares.feed()
+feed_shares()
 return 1

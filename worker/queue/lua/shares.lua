@@ -6,15 +6,16 @@
 -- queue's jobs, and corrected as the job ends.
 --
 -- RQ's own workers take from the queue's list alone, and idle workers of ours block on it. So a
--- script that changes the shares ends with `feed()`: the next jobs in turn are moved to that list,
+-- script that changes the shares ends with `feed_shares()`: the next jobs in turn are moved to that list,
 -- one of them, and two for each of RQ's workers. Jobs moved there have been served.
 -- include: try.lua
 -- include: limiter:turns.lua
-local shares = {}
+local function list_of(share) return share == '' and JOBS or JOBS .. '~' .. share end
+local function has_shares() return call('EXISTS', 'penstock:work:{' .. string.sub(JOBS, 10) .. '}:shares') == 1 end
 
 -- Most queues have no shares: what follows is made when it is first used.
 local function make_shares()
-  local turns = make_turns()
+  local shares, turns = {}, make_turns()
   local QUEUE = string.sub(JOBS, 10) -- rq:queue:<name>
   local KEPT = 'penstock:work:{' .. QUEUE .. '}'
   local SHARES, IDLE, WEIGHTS, CLOCK = KEPT .. ':shares', KEPT .. ':idle', KEPT .. ':weights', KEPT .. ':clock'
@@ -59,13 +60,13 @@ local function make_shares()
     if shares.place_of(share) then return end
     local weight, step = shares.terms_of(share)
     turns.enter(track, share, weight, step)
-    if share ~= '' then call('SADD', 'rq:queues', shares.list_of(share)) end
+    if share ~= '' then call('SADD', 'rq:queues', list_of(share)) end
   end
 
   -- A job that RQ has enqueued for another run is the last of its share.
   function shares.again(id, share)
     call('HSET', 'rq:job:' .. id, 'penstock_again', 1)
-    call('RPUSH', shares.list_of(share), id)
+    call('RPUSH', list_of(share), id)
     shares.join(share)
   end
 
@@ -78,7 +79,7 @@ local function make_shares()
   -- It has no more jobs; `own` is the place served last.
   local function leave(share, own)
     if forget(share) then turns.rest(track, share, own) end
-    if share ~= '' then call('SREM', 'rq:queues', shares.list_of(share)) end
+    if share ~= '' then call('SREM', 'rq:queues', list_of(share)) end
   end
 
   -- It has no more jobs, by no turn of its own: it owes nothing for the next one.
@@ -91,7 +92,7 @@ local function make_shares()
 
   -- One of its jobs was not run after all; `paid` is what it was charged, if that is known.
   function shares.refund(share, paid)
-    if length(shares.list_of(share)) > 0 then shares.join(share) end
+    if length(list_of(share)) > 0 then shares.join(share) end
     local _, step = shares.terms_of(share)
     turns.charge(track, share, -step * (paid and tonumber(paid) / price or 1))
   end
@@ -112,7 +113,7 @@ local function make_shares()
 
   local function serve(share, place, step, jobs)
     local last = turns.pass(track, place, (jobs - 1) * step)
-    if call('LLEN', shares.list_of(share)) > 0 then
+    if call('LLEN', list_of(share)) > 0 then
       call('ZADD', SHARES, place + jobs * step, share)
     else
       leave(share, last)
@@ -133,7 +134,7 @@ local function make_shares()
       local share = places[1]
       if not share then return 0 end
       local weight, step = shares.terms_of(share)
-      local list = shares.list_of(share)
+      local list = list_of(share)
       local first, after = tonumber(places[2]), tonumber(places[4])
       local ids = first_of(list, turns.in_a_row(first, after, weight, step, most))
       if #ids > 0 then
@@ -150,7 +151,7 @@ local function make_shares()
   function shares.find_refilled()
     for _, list in ipairs(call('SMEMBERS', 'rq:queues')) do
       local share = string.sub(list, #JOBS + 2)
-      if share ~= '' and list == shares.list_of(share) and length(list) > 0 then shares.join(share) end
+      if share ~= '' and list == list_of(share) and length(list) > 0 then shares.join(share) end
     end
   end
 
@@ -199,17 +200,17 @@ local function make_shares()
   function shares.jobs()
     local jobs = call('LLEN', JOBS)
     for _, share in ipairs(shares.first(0)) do
-      if share ~= '' then jobs = jobs + length(shares.list_of(share)) end
+      if share ~= '' then jobs = jobs + length(list_of(share)) end
     end
     return jobs
   end
+  return shares
 end
 
-function shares.list_of(share) return share == '' and JOBS or JOBS .. '~' .. share end
-function shares.exist() return call('EXISTS', 'penstock:work:{' .. string.sub(JOBS, 10) .. '}:shares') == 1 end
-function shares.feed() if shares.exist() then shares.fill_front() end end
+local made_shares
+local function shares()
+  made_shares = made_shares or make_shares()
+  return made_shares
+end
 
-setmetatable(shares, { __index = function(_, name)
-  make_shares()
-  return rawget(shares, name)
-end })
+local function feed_shares() if has_shares() then shares().fill_front() end end

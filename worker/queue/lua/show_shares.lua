@@ -7,15 +7,15 @@
 local call = redis.call
 -- include: shares.lua
 local terms = call('HMGET', WEIGHTS, '*', '~seconds')
-local reply, shown = { terms[1] or '1', terms[2] or '', shares.waiting() }, { ['*'] = true, ['~seconds'] = true }
+local reply, shown = { terms[1] or '1', terms[2] or '', shares().waiting() }, { ['*'] = true, ['~seconds'] = true }
 
 local function show(share)
   if shown[share] then return end
   shown[share] = true
-  reply[#reply + 1] = { share, call('LLEN', shares.list_of(share)), call('HGET', WEIGHTS, share) or '' }
+  reply[#reply + 1] = { share, call('LLEN', list_of(share)), call('HGET', WEIGHTS, share) or '' }
 end
 
-for _, share in ipairs(shares.first(tonumber(MOST))) do show(share) end
+for _, share in ipairs(shares().first(tonumber(MOST))) do show(share) end
 local weighed = call('HKEYS', WEIGHTS)
 table.sort(weighed)
 for _, share in ipairs(weighed) do show(share) end

@@ -8,12 +8,12 @@ local call = redis.call
 local before, more = {}, 0
 
 local function note(share)
-  if not shares.place_of(share) then return end
-  local weight, step = shares.terms_of(share)
+  if not shares().place_of(share) then return end
+  local weight, step = shares().terms_of(share)
   before[share] = { weight = weight, step = step }
 end
 
-local function note_all() for _, share in ipairs(shares.first(0)) do note(share) end end
+local function note_all() for _, share in ipairs(shares().first(0)) do note(share) end end
 
 for share, weight in each() do
   if weight ~= '' and call('HEXISTS', WEIGHTS, share) == 0 then more = more + 1 end
@@ -27,5 +27,5 @@ if BY ~= '' then
   note_all()
   if BY == 'seconds' then call('HSETNX', WEIGHTS, '~seconds', 1) else call('HDEL', WEIGHTS, '~seconds') end
 end
-shares.reweigh(before)
+shares().reweigh(before)
 return 1

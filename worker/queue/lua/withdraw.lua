@@ -39,14 +39,14 @@ end
 -- A share is not charged for a job that is not run.
 local function take_off_all()
   for share, ids in pairs(withdrawn) do
-    local list, served = shares.list_of(share), {}
+    local list, served = list_of(share), {}
     local there = take_off(list, ids)
     if share ~= '' then
-      if next(there) and call('LLEN', list) == 0 then shares.emptied(share) end
+      if next(there) and call('LLEN', list) == 0 then shares().emptied(share) end
       for _, id in ipairs(ids) do
         if not there[id] then served[#served + 1] = id end
       end
-      for _ in pairs(take_off(JOBS, served)) do shares.refund(share) end
+      for _ in pairs(take_off(JOBS, served)) do shares().refund(share) end
     end
   end
 end
@@ -88,5 +88,5 @@ end
 
 for id, submission, how in each_job() do reply[#reply + 1] = withdraw(id, submission, how) end
 take_off_all()
-shares.feed()
+feed_shares()
 return reply
