@@ -47,12 +47,6 @@ end
 -- A batch of ends in RQ's registries, and in the worker's and the queue's figures.
 local registered = { [true] = {}, [false] = {} }
 
-local function register(id, ok, until_s)
-  local registry = registered[ok]
-  registry[#registry + 1] = until_s
-  registry[#registry + 1] = id
-end
-
 local function sum_up()
   local queue = string.sub(JOBS, 10) -- rq:queue:<name>
   if #registered[true] > 0 then call('ZADD', 'rq:finished:' .. queue, unpack(registered[true])) end
@@ -111,7 +105,8 @@ local function finish(id, execution, how, ttl, payload, started, waited, notice,
       'penstock_ended', execution, 'penstock_outcome', (word_of(program)))
     if job[5] then call('HDEL', key, 'penstock_deaths', 'penstock_died') end -- after a requeue the count starts at 0
     if tonumber(job[6]) and not again then shares().settle(job[7] or '', tonumber(job[6]), now / 1000000 - started) end
-    register(id, ok, ttl > 0 and seconds + ttl or '+inf')
+    local registry = registered[ok]
+    registry[#registry + 1], registry[#registry + 2] = ttl > 0 and seconds + ttl or '+inf', id
   end
   notify_client(job[3], id, status, notice)
   free_permit(member, hold_us)
