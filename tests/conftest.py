@@ -31,9 +31,6 @@ from tests.harness.sentinel import SentinelPair
 from tests.harness.servers import PrivateRedis
 from worker.queue import engine
 
-# A shell has what it begins in the background ignore Ctrl-C; tests, and what they start, obey it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 with contextlib.suppress(ImportError):  # verl's environment has no hypothesis
     import hypothesis
 
@@ -55,6 +52,15 @@ sys.dont_write_bytecode = False
 # processor. No test meets one of them, so one that nobody uses stands for them.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("harness") / "authority.pem")
 os.environ.pop("SSL_CERT_DIR", None)
+
+
+def pytest_runtest_setup() -> None:
+    """Tests, and what they start, obey Ctrl-C.
+
+    A shell has what it begins in the background ignore it, and a worker of RQ's own that ran in
+    this process leaves its handler.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
