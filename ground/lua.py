@@ -18,8 +18,10 @@ forms, so that a plain one has no line of what its caller does not use:
 `-- include: step.lua if full` counts for `load_script(…, "full")` alone, and
 `-- include: plain_line.lua or weighed_line.lua if full` has another file for the others. With
 `-- include: ungated.lua or gated.lua` the form has the file's name. The keys and arguments in
-the header of a file that a form chose come before the script's own. A server makes each
-function again at each call: what is rare may be included in the body of the function that needs it.
+the header of a file that a form chose come before the script's own.
+
+A server makes each function again at each call. So what is rare may be included in the body of
+the function that needs it.
 
 Scripts are called by their digest and sent whole only to a server that has not seen them.
 """

@@ -1,6 +1,5 @@
 """Nothing outlives the test run, and no missing server goes unnoticed."""
 
-import importlib
 import os
 import signal
 import threading
@@ -53,7 +52,7 @@ def test_a_leashed_command_is_the_process_itself():
 def test_a_test_run_in_the_background_obeys_ctrl_c_as_does_what_it_starts():
     kept = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does
     try:
-        importlib.reload(tests.conftest)
+        tests.conftest.pytest_runtest_setup()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         process = leash.start(["sleep", "1000"])
     finally:
