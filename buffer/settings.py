@@ -56,8 +56,8 @@ class BufferSettings(Settings):
     )
     gateway_url: SecretStr | None = Field(
         None,
-        description="URL of a gateway, with its token as the password. Generators ask it instead of"
-        " the trainer's engine, so that items have exact tokens.",
+        description="URL of a gateway, its token as the password. Generators then ask it for exact"
+        " tokens instead of the trainer's engine.",
     )
     engine_hosts: str = Field(
         "",

@@ -18,7 +18,7 @@ _LONGEST_PAUSE = 15.0
 
 
 class Api:
-    """What is below one URL, for one thread."""
+    """The requests below one URL, for one thread."""
 
     def __init__(
         self, url: str, headers: dict[str, str], *, name: str = "the buffer",
@@ -33,8 +33,10 @@ class Api:
         return Api(self._url, self._headers, name=self._name, over=self._over)
 
     def call(self, method: str, path: str, **options: Any) -> Any:
-        """What was answered; None if there is nothing of that name, or it is over. Raises
-        `GeneratorError` if it is refused."""
+        """The answer; None if there is nothing of that name, or it is over.
+
+        Raises `GeneratorError` if it is refused.
+        """
         failures = 0
         while True:
             pause = 0.0
@@ -62,7 +64,7 @@ class Api:
 
 
 def authorization() -> dict[str, str]:
-    """What the buffer's server wants to see."""
+    """The header that the buffer's server wants to see."""
     token = BufferSettings.load().buffer_token
     return {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
 

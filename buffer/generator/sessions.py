@@ -75,8 +75,10 @@ class Sessions:
         return not reason
 
     def _keyed(self) -> "OpenAI":
-        """Its requests carry keys: what is asked for the n-th time has its n-th answer, in every
-        process."""
+        """A client whose requests carry keys.
+
+        A request that is sent for the n-th time has its n-th answer, in every process.
+        """
         from openai import DefaultHttpxClient, OpenAI
 
         def key(request: Any) -> None:
