@@ -56,8 +56,8 @@ class BufferSettings(Settings):
     )
     gateway_url: SecretStr | None = Field(
         None,
-        description="URL of a gateway, its token as the password. Generators then ask it for exact"
-        " tokens instead of the trainer's engine.",
+        description="URL of a gateway, its token as the password. Generators ask it, and have exact"
+        " tokens.",
     )
     engine_hosts: str = Field(
         "",
