@@ -255,6 +255,8 @@ class ScriptedEngine:
                 await reply.json(found)
         except Refused as refused:
             await reply.json(refused.body(), refused.status)
+        except ValueError as error:  # as both engines do: arguments that are no JSON, for example
+            await reply.json(Refused(400, str(error)).body(), 400)
 
 
 async def last(generation: AsyncIterator[Generation]) -> Generation:
