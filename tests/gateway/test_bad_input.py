@@ -121,6 +121,7 @@ async def test_no_value_in_any_field_breaks_a_dialect(
                     refused += 1
                     assert len(here.engine.log) == before, (at, value)
         assert refused > 100
+        await here.gateway._sessions._notes.flush()  # those of calls that broke just now
         states = Counter(call.state for call in (await agent.calls()).values())
         assert states["done"] == len(here.engine.log)
         assert states.keys() <= {"done", "broken"}  # broken: too long for the model

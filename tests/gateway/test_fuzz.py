@@ -24,7 +24,7 @@ from gateway.dialects.messages import CountBody, MessagesBody
 from tests.gateway.fleet import Process
 from tests.gateway.scripted.engine import Served
 from tests.gateway.scripted.vllm import ScriptedVllm
-from tests.harness.servers import url_of
+from tests.harness.servers import until, url_of
 
 CHAT, MESSAGES, COUNT = "/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"
 BODIES: dict[str, type[BaseModel]] = {CHAT: ChatBody, MESSAGES: MessagesBody, COUNT: CountBody}
@@ -81,10 +81,15 @@ class Fuzzed:
     sid: str
     engine: ScriptedVllm
 
+    def states(self) -> list[str]:
+        """The states of its calls."""
+        shown = httpx.get(f"{self.url}/tasks/math/sessions/{self.sid}", timeout=100).json()
+        return [call["state"] for call in shown["calls"]]
+
     def nothing_is_half_committed(self) -> None:
         """Each sampled answer is a call that is done, and no other call is."""
-        shown = httpx.get(f"{self.url}/tasks/math/sessions/{self.sid}", timeout=100).json()
-        states = [call["state"] for call in shown["calls"]]
+        until(lambda: "open" not in self.states(), "the note of a call that broke")
+        states = self.states()
         assert states.count("done") == len(self.engine.log)
         assert set(states) <= {"done", "broken"}  # broken: longer than the model takes
 
