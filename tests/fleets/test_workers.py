@@ -250,7 +250,7 @@ def test_a_sandbox_that_jobs_wait_for(fleet: Fleet) -> None:
 
 def test_a_command_that_redis_forbids(fleet: Fleet) -> None:
     fleet.client.execute_command(
-        "ACL", "SETUSER", "fleet", "on", ">s3cret", "~*", "&*", "+@all", "-hincrby"
+        "ACL", "SETUSER", "fleet", "on", ">s3cret", "~*", "&*", "+@all", "-ltrim"
     )
     try:
         url = fleet.url.replace("redis://", "redis://fleet:s3cret@")
@@ -261,7 +261,7 @@ def test_a_command_that_redis_forbids(fleet: Fleet) -> None:
             name = "a command that Redis forbids"
             said = "Redis refuses 1 worker: "
             fleet.names(name, "worker_refused", said, "docs/guide/redis.md")
-            fleet.client.execute_command("ACL", "SETUSER", "fleet", "+hincrby")
+            fleet.client.execute_command("ACL", "SETUSER", "fleet", "+ltrim")
             fleet.is_well(name)
     finally:
         fleet.client.execute_command("ACL", "DELUSER", "fleet")

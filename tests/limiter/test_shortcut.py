@@ -240,9 +240,9 @@ def test_what_a_blocked_loop_does_not_hear_of_the_engine_takes_over(real_redis, 
         while not takes_it(gate):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         asking = asyncio.create_task(gate.acquire())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)  # it is sent
-        assert gate._client.unit.carrier is not Carrier.NOBODY
+        unit = gate._client.unit
+        while unit.carrier is Carrier.NOBODY and not unit.line:  # noqa: ASYNC110 - until it is sent
+            await asyncio.sleep(0)
         blocked.set()
         go_on.wait(SOON)
         holder.release()
