@@ -99,7 +99,7 @@ class Catalog:
         return {**sizes, **totals}
 
     async def pulse(self) -> Pulse:
-        """Who looks after the task, who takes from it and who publishes, and how full it is."""
+        """The task's pulse: the times of those who act on it, and how full it is."""
         link, key = self._task.link, self._task.key
         seconds, micros = await link.command("TIME")
         now = int(seconds) + int(micros) / 1e6

@@ -1,4 +1,4 @@
-"""Who changed what: a stream in Redis that keeps the latest thousand."""
+"""The audit says who changed what: a stream in Redis that keeps the latest thousand."""
 
 import getpass
 import os

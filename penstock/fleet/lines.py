@@ -1,4 +1,4 @@
-"""Who waits at a gate and why, what lets the first in, and how its limit moved."""
+"""The line at a gate: who waits and why, what lets the first in, and how its limit moved."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

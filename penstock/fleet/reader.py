@@ -128,7 +128,7 @@ class FleetReader:
         return sandboxes.with_reasons(found, await self.starting_lines() if waiting else {})
 
     async def starting_lines(self) -> dict[str, list[Waiter]]:
-        """Who waits at each gate that sandboxes start under; gates without waiters are left out."""
+        """The waiters at each gate that sandboxes start under; gates without any are left out."""
         names = [name.decode() for name in await self.client.smembers(INDEX)]
         opened = [await self._opened(name) for name in sandboxes.starting_gates(names)]
         stand = [await gate.status() for gate in opened if gate]

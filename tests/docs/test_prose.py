@@ -59,7 +59,7 @@ def _docstrings() -> Iterator[tuple[str, str]]:
 
 
 NO_SUBJECT = re.compile(
-    r"(What|One|Where|Why|Whose|Which|Until|Since|To|Into|Around|Of|By|As|Its?|Those|Also|Else|Not|So"
+    r"(What|Who|One|Where|Why|Whose|Which|Until|Since|To|Into|Around|Of|By|As|Its?|Those|Also|Else|Not|So"
     r"|With|Without|Behind|The same)\b"
 )
 

@@ -204,6 +204,22 @@ def _no_signals() -> Iterator[None]:
     yield
 
 
+def answered_or_refused(dialect: str, answer: httpx.Response) -> None:
+    """It is an answer, or a refusal in the dialect's own shape."""
+    assert answer.status_code < 500, answer.text
+    if answer.status_code == 200:
+        return
+    said = answer.json()
+    if dialect == "messages":
+        assert said.keys() == {"type", "error"}
+        assert said["type"] == "error"
+        assert said["error"].keys() == {"type", "message"}
+    else:
+        assert said.keys() == {"error"}
+        assert said["error"].keys() == {"message", "type", "param", "code"}
+    assert said["error"]["message"]
+
+
 def events_of(text: str) -> list[Any]:
     """The data of each event of a stream, comments left out."""
     lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data:")]

@@ -11,7 +11,7 @@ import pytest
 
 import ground
 from tests.gateway.scripted.vllm import ScriptedVllm
-from tests.gateway.serving import TOOLS, user, world
+from tests.gateway.serving import TOOLS, answered_or_refused, user, world
 
 SPOILT: list[Any] = [
     None, True, False, 0, -1, 1, 1.5, 2**70, 1e308, "", "x", "\ud800", "\0", [], [None], [[]], [0],
@@ -81,20 +81,6 @@ def spoil(body: Any, at: tuple[Any, ...], value: Any) -> Any:
     return made
 
 
-def check(dialect: str, answer: Any) -> None:
-    """An answer, or a refusal in the dialect's own shape."""
-    assert answer.status_code < 500, answer.text
-    if answer.status_code == 200:
-        return
-    said = answer.json()
-    if dialect == "messages":
-        assert said["type"] == "error"
-        assert said["error"].keys() == {"type", "message"}
-    else:
-        assert said["error"].keys() == {"message", "type", "param", "code"}
-    assert said["error"]["message"]
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("dialect", "path", "body"),
@@ -116,7 +102,7 @@ async def test_no_value_in_any_field_breaks_a_dialect(
             for value in chance.sample(SPOILT, 6):
                 before = len(here.engine.log)
                 answer = await agent.post(path, json.dumps(spoil(body, at, value)))
-                check(dialect, answer)
+                answered_or_refused(dialect, answer)
                 if answer.status_code != 200:
                     refused += 1
                     assert len(here.engine.log) == before, (at, value)
@@ -141,7 +127,7 @@ async def test_what_is_no_request_at_all_is_refused(
         agent = await here.open()
         answer = await agent.post(path, raw)
         assert answer.status_code == 400
-        check("messages" if path == "/v1/messages" else "chat", answer)
+        answered_or_refused("messages" if path == "/v1/messages" else "chat", answer)
         assert await agent.calls() == {}
 
 
