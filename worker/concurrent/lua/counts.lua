@@ -1,5 +1,5 @@
 -- counts.lua: how many programs ended how, and how long jobs waited and took.
--- It needs `call`, `now`, `format`, and the key work.
+-- It needs `call`, `now`, `format`, and the keys work and worker.
 local STEPS = { '0.01', '0.03', '0.1', '0.3', '1', '3', '10', '30', '100', '300', '1000' }
 local totals, of_worker = {}, {}
 
@@ -51,21 +51,21 @@ local function count_job(program, started, waited)
   if tonumber(waited) then add_time('waited', math.max(0, tonumber(waited))) end
 end
 
--- One command reads the figures of a hash and one writes them, however many they are; with them more fields.
-local function add_to(key, figures, ...)
-  local names, written = {}, { ... }
+-- One command reads the figures of a hash and one writes them, however many they are.
+local function add_to(key, figures)
+  local names, written = {}, {}
   for name in pairs(figures) do names[#names + 1] = name end
-  local known = #names > 0 and call('HMGET', key, unpack(names)) or {}
-  for n, name in ipairs(names) do
-    local sum = (tonumber(known[n] or 0) or 0) + figures[name]
-    written[#written + 1] = name
-    written[#written + 1] = sum % 1 == 0 and sum or format('%.6f', sum)
+  if #names == 0 then return end
+  for n, known in ipairs(call('HMGET', key, unpack(names))) do
+    local sum = (tonumber(known or 0) or 0) + figures[names[n]]
+    written[2 * n - 1], written[2 * n] = names[n], sum % 1 == 0 and sum or format('%.6f', sum)
   end
-  if #written > 0 then call('HSET', key, unpack(written)) end
+  call('HSET', key, unpack(written))
 end
 
 local function write_counts()
   totals.masked = totals['programs:masked']
   add_to(WORK, totals)
   if #masked > 0 then note_masked() end
+  if next(of_worker) and call('EXISTS', WORKER) == 1 then add_to(WORKER, of_worker) end
 end

@@ -35,7 +35,6 @@ local function drop()
     hear(PROGRAM, STARTED_S) -- RQ's transaction writes the end, so it is not put off
   end
   write_counts()
-  if next(of_worker) and call('EXISTS', WORKER) == 1 then add_to(WORKER, of_worker) end
   free_permit(member, HOLD_US)
   forget(ID, EXECUTION)
   rest(WORKER, EXECUTIONS)

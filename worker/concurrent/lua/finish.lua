@@ -54,13 +54,6 @@ local function sum_up()
   write_counts()
 end
 
--- A worker is busy while it has executions, whichever way the last of them ended.
-local function sum_up_worker()
-  local idle = try('SCARD', EXECUTIONS) == 0
-  if not (idle or next(of_worker)) or call('EXISTS', WORKER) == 0 then return end
-  if idle then add_to(WORKER, of_worker, 'state', 'idle') else add_to(WORKER, of_worker) end
-end
-
 -- The end of one execution, as RQ writes it, only while this worker has its lease.
 local moment, members, gone, dependents = rq_time(), {}, {}, false
 
@@ -128,12 +121,12 @@ keep_notices()
 sum_up()
 obey()
 pass_on()
-if #members > 0 then -- the lease goes last: until then an end that was cut off is repeated
+if #members > 0 then -- the lease is the last to go: until then an end that was cut off is repeated
   call('ZREM', WIP, unpack(members))
   call('SREM', EXECUTIONS, unpack(members))
   call('DEL', unpack(gone))
+  call('ZREM', RUNNING, unpack(members))
 end
-sum_up_worker()
-if #members > 0 then call('ZREM', RUNNING, unpack(members)) end
+rest(WORKER, EXECUTIONS)
 if put_off_any then feed_shares() end
 return reply
