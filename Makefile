@@ -55,7 +55,7 @@ test-all: export PENSTOCK_TEST_ALL := 1
 test-all: check tests outside ## check, and test everything: both Redises, root and user, every page's blocks
 
 outside: $(VENV)/.installed ## the wheel as an ordinary user meets it: installed, from / and /tmp, on a terminal, on a new machine, in two Pythons; and a fleet of the last release and this one
-	$(BIN)/python -m pytest -m outside tests/outside
+	$(BIN)/python -m pytest -m outside $(if $(LAST),--last-failed) tests/outside
 
 test-at-load: $(VENV)/.installed ## the tests with eight busy loops beside them: none fails by load (TESTS=… for some)
 	.ci/loaded $(MAKE) tests

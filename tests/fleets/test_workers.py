@@ -1,5 +1,6 @@
 """Fleets whose workers or sandboxes are broken."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -322,8 +323,7 @@ def test_a_sandbox_host_out_of_pids(fleet: Fleet) -> None:
     group = PIDS / f"penstock-test-{sandbox.pid}"
     group.mkdir()
     try:
-        for pid in family_of(sandbox.pid):
-            (group / "cgroup.procs").write_text(str(pid))
+        enclose(group, sandbox.pid)
         (group / "pids.max").write_text("1")
         fleet.submit(10)
         finished(fleet, 11)
@@ -338,8 +338,10 @@ def test_a_sandbox_host_out_of_pids(fleet: Fleet) -> None:
         group.rmdir()
 
 
-def family_of(pid: int) -> list[int]:
-    """A process, and all that descend from it."""
-    children = Path(f"/proc/{pid}/task").glob("*/children")
-    born = {int(child) for listed in children for child in listed.read_text().split()}
-    return [pid, *(one for child in sorted(born) for one in family_of(child))]
+def enclose(group: Path, pid: int) -> None:
+    """Move a process to a group, then its children: what it starts meanwhile is born there."""
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # it has ended
+        (group / "cgroup.procs").write_text(str(pid))
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in children.read_text().split():
+                enclose(group, int(child))
