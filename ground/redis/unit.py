@@ -73,8 +73,7 @@ class Unit(Protocol):
         """All that was due at that time has been answered."""
 
     def cut_off(self, exchanges: Sequence[Exchange]) -> None:
-        """End what was sent without a reply: the connection ended, and Redis may run it yet, or
-        not. Redis may run them yet, or not."""
+        """End what was sent without a reply: the connection ended. Redis may run it yet, or not."""
 
     def give_up(self, now: float, down_since: float, why: object) -> None:
         """Redis does not answer: fail the callers who have waited too long."""

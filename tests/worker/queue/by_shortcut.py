@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from ground.redis.unit import Carrier
 from penstock.in_process import run_queued
 from tests.harness.servers import until
 from worker import CodeQueue
@@ -37,7 +38,9 @@ async def on_its_shortcut(queue: CodeQueue) -> CodeQueue:
 def takes_it(queue: CodeQueue) -> bool:
     engine = client_engine(queue.target)
     shortcut = engine.shortcut_of(asyncio.get_running_loop())
-    return shortcut is not None and shortcut.open and not engine.orders.pressing
+    with engine.lock:
+        rests = engine.orders.carrier is Carrier.NOBODY and not engine.orders.pressing
+        return shortcut is not None and shortcut.open and rests
 
 
 async def work(redis) -> None:

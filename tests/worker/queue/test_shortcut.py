@@ -22,7 +22,7 @@ from tests.worker.queue.by_shortcut import (
 from tests.worker.queue.orders_alone import Heard, order_of, orders_alone, said
 from worker import CodeQueue, QueueUnavailable
 from worker.queue.order import SCRIPTS
-from worker.queue.orders import CHECK_EVERY
+from worker.queue.orders import CHECK_EVERY, Orders
 
 
 @pytest.fixture
@@ -33,8 +33,10 @@ async def queue(real_redis) -> CodeQueue:
 @pytest.fixture
 def exchanges(monkeypatch) -> list[int]:
     """How many enqueues the engine's thread sent, each time it talked to Redis. It takes none over
-    because this loop stood still, and is not woken to look whether it does."""
+    because this loop stood still, and is not woken to look whether it does. Nor does it come by for
+    a beat or a look, and find one on its way."""
     monkeypatch.setattr("ground.redis.shortcut.LATE", math.inf)
+    monkeypatch.setattr(Orders, "due", lambda orders: 0.0 if orders.pressing else math.inf)
     seen = []
     converse = Engine.converse
     (enqueue,) = [sha for sha, script in SCRIPTS.items() if script.name.endswith("enqueue.lua")]
