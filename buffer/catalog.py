@@ -211,7 +211,7 @@ class Catalog:
     async def requeue(self, instance_id: str | int, round_number: int = 0) -> bool:
         """Make a quarantined or discarded group ready again; False if it is not kept any more.
         Repeating is harmless."""
-        return bool(await self._task.call("requeue", f"{instance_id}:{round_number}"))
+        return bool(await self._task.call("revive", f"{instance_id}:{round_number}"))
 
     async def finished_rounds(self, skip: Iterable[str | int] = ()) -> Counter[str]:
         """How many rounds of each instance a generator should skip, from the first one on: those
@@ -249,7 +249,7 @@ class Catalog:
         """
         back = 0
         for gid in await self.unnamed(Counter(map(instance_key, skip))):
-            if await self._task.call("requeue", gid):
+            if await self._task.call("revive", gid):
                 back += 1
             else:
                 await self._task.link.command("ZREM", self._task.key("delivered"), gid)

@@ -17,14 +17,6 @@ from limiter.errors import (
     UnknownPermit,
 )
 from limiter.gate import Gate, Hold
-from limiter.gates import (
-    StartingGate,
-    TokenBucket,
-    existing_gate,
-    gate_names,
-    named_gate,
-    remove_gate,
-)
 from limiter.permit import Permit, Report, SyncPermit, Wait
 from limiter.status import (
     AdaptiveStatus,
@@ -37,6 +29,14 @@ from limiter.status import (
 )
 from limiter.sync_gate import SyncGate
 from limiter.terms import Adaptive, Cost
+from limiter.token_bucket import (
+    StartingGate,
+    TokenBucket,
+    existing_gate,
+    gate_names,
+    named_gate,
+    remove_gate,
+)
 
 if TYPE_CHECKING:
     from limiter.settings import LimiterSettings

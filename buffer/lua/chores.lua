@@ -1,9 +1,10 @@
 -- chores.lua: what a publication, or a change of the policy, has to do to all groups. It is done in
 -- steps of a bounded size. What is left is in the policy's hash (`todo`: the chore and its cursor), so
 -- the next script of its kind goes on with it. A chore may see a group twice.
--- include: give_back.lua
+-- include: end_batch.lua
 local STEP = 200
--- Those of a new line, those of the first version, those of each change; each goes on with the next.
+-- Those of a new line, those of the first version, those of each change; each goes on with the next. Their names
+-- are stored, so they stay: `ripen_…` ends what is too old.
 local NEXT = {line = 'clamp_slots', clamp_slots = 'clamp_open', clamp_open = 'clamp_ready', clamp_ready = 'clamp_parked',
   clamp_parked = 'leases', leases = 'used', used = 'kept', kept = 'aim_open',
   adopt_open = 'adopt_ready', adopt_ready = 'aim_open',
@@ -80,7 +81,7 @@ local function bring_back(gid)
     policy.returned, policy.gone = policy.returned + 1, policy.gone - 1
   end})
   redis.call('HDEL', meta_of(gid), 'closed')
-  if old then ripen(gid) end
+  if old then end_too_old(gid) end
   for _, index in ipairs({'kept', 'delivered'}) do redis.call('ZREM', at(index), gid) end
 end
 
@@ -120,7 +121,7 @@ local function aim_anew(gid)
   redis.call('ZREM', at('aiming'), gid)
 end
 
-local function ripen_slot(id)
+local function end_old_slot(id)
   local slot = redis.call('HMGET', slot_of(id), 'start', 'gid', 'counts')
   local start = tonumber(slot[1] or policy.version)
   if slot[3] ~= '1' and slot[2] then
@@ -129,9 +130,9 @@ local function ripen_slot(id)
   if too_old(start) then end_slot(id, 'old') end
 end
 
-local function ripen_open(gid)
+local function end_old_open(gid)
   local meta = redis.call('HMGET', meta_of(gid), 'start', 'counted')
-  if meta[2] == '1' and too_old(tonumber(meta[1])) then ripen(gid) end
+  if meta[2] == '1' and too_old(tonumber(meta[1])) then end_too_old(gid) end
 end
 
 local function any_too_old()
@@ -142,9 +143,9 @@ local function any_too_old()
   return false
 end
 
-local function ripen_index(index)
+local function end_old_of(index)
   if not any_too_old() then return '0' end
-  return first_of(index, '-inf', string.format('(%d', policy.version - policy.max_age), ripen)
+  return first_of(index, '-inf', string.format('(%d', policy.version - policy.max_age), end_too_old)
 end
 
 -- How many groups were trained on under this version and later ones, in the line that is over.
@@ -214,13 +215,13 @@ local CHORES = {
     return #page < STEP and '0' or '1'
   end,
   ripen_slots = function(cursor)
-    return any_too_old() and each_of('slots', cursor, ripen_slot) or '0'
+    return any_too_old() and each_of('slots', cursor, end_old_slot) or '0'
   end,
   ripen_open = function(cursor)
-    return any_too_old() and each_of('open', cursor, ripen_open) or '0'
+    return any_too_old() and each_of('open', cursor, end_old_open) or '0'
   end,
-  ripen_ready = function() return ripen_index('aged') end,
-  ripen_parked = function() return ripen_index('parked') end,
+  ripen_ready = function() return end_old_of('aged') end,
+  ripen_parked = function() return end_old_of('parked') end,
 }
 for _, index in ipairs({'open', 'ready', 'parked', 'again'}) do
   CHORES['aim_' .. index] = function(cursor)
@@ -254,12 +255,12 @@ end
 local function do_chores()
   if not policy or not policy.todo then return end
   load_tallies()
-  local before, chore, cursor = ripened, string.match(policy.todo, '^(%S+) (%d+)$')
+  local before, chore, cursor = ended_too_old, string.match(policy.todo, '^(%S+) (%d+)$')
   while chore and worked < STEP do
     cursor = CHORES[chore](cursor)
     if cursor == '0' then chore = NEXT[chore] end
   end
-  policy.stale = policy.stale + ripened - before
+  policy.stale = policy.stale + ended_too_old - before
   policy.todo = chore and chore .. ' ' .. cursor or nil
   redis.call('HSET', at('policy'), 'stale', policy.stale, 'returned', policy.returned,
     'gone', policy.gone, 'todo', policy.todo or '')

@@ -65,7 +65,7 @@ local function fill()
         if policy then leave_ready(gid) end
         redis.call('ZREM', at('ready'), gid)
       elseif policy and too_old(meta.start) then -- a publication has not come to it yet
-        ripen(gid)
+        end_too_old(gid)
         stale = stale + 1
         if stale == 200 then return true end
       else

@@ -47,7 +47,7 @@ local function keep(group, id_json)
   forget_parts(group)
   if group.state ~= 'open' then
     if group.stood then restand(group) end
-    if policy and too_old(group.start) then ripen(gid) end -- the item lowered its start
+    if policy and too_old(group.start) then end_too_old(gid) end -- the item lowered its start
     return
   end
   if group.stood then hush_maker(group) end

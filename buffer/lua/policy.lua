@@ -7,7 +7,7 @@ local terms -- the policy's settings, also before a trainer has published
 local touched, ring_late = false, false
 local save_seen -- the figures of what was written; seen.lua has them
 local unplaced -- a new group while it is written, and in no index yet: else it would stay for good
-local ripen -- a ready group that is too old; slots.lua says what happens to it
+local end_too_old -- a ready group that is too old; slots.lua says what happens to it
 
 do
   local packed = redis.call('HGET', at('policy'), 'packed')

@@ -69,7 +69,7 @@ local function finish(gid, why, since, was_open, known, noted)
   local old = enter_ready(gid, known, noted)
   count('finished', 1)
   if was_open then leave_open(gid) end
-  if old then ripen(gid) end
+  if old then end_too_old(gid) end
 end
 
 local function make_ready(gid, why, since)

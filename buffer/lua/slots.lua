@@ -43,15 +43,15 @@ local function park_group(gid, start)
   touched = true
 end
 
-local ripened = 0 -- by this script
+local ended_too_old = 0 -- by this script
 
-ripen = function(gid)
+end_too_old = function(gid)
   local meta = redis.call('HMGET', meta_of(gid), 'assumed', 'id', 'state')
   if CLOSED[meta[3]] or meta[3] == 'leased' then -- a script stopped before it took this from here
     for _, index in ipairs({'parked', 'ready'}) do redis.call('ZREM', at(index), gid) end
     return leave_ready(gid)
   end
-  ripened = ripened + 1
+  ended_too_old = ended_too_old + 1
   redis.call('ZINCRBY', at('dropped'), 1, instance_of(gid))
   count('dropped_' .. policy.when_old, 1)
   if policy.when_old == 'drop' or meta[1] == '1' then return discard(gid, 'stale') end
@@ -67,7 +67,7 @@ local function end_slot(id, how)
   local group = gid ~= '' and redis.call('HMGET', meta_of(gid), 'slot', 'counted', 'start', 'state') or {}
   if group[1] == id and (not group[4] or group[4] == 'open') then -- it has its next place before the slot goes
     if how == 'old' then
-      ripen(gid)
+      end_too_old(gid)
     elseif group[2] == '1' then
       if how ~= 'done' or redis.call('EXISTS', partial_of(gid)) == 1 then park_group(gid, tonumber(group[3])) end
     elseif how == 'done' then -- it has no item, nor a parked one

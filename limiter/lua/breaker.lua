@@ -3,7 +3,7 @@
 --   open <until> <opened> <out> <good>    nothing goes through until then
 --   half <until> <opened> <out> <good>    a few have gone through, `out` of them are not back; until then
 -- '1' in that field is a pause by hand, which a breaker leaves alone. `ground/breaker.py` has the states and
--- their table. Each change is written with the script's own changes, so a script that stops leaves a state
+-- their table; `worker/concurrent/lua/with_breaker.lua` opens it. Each change is written with the script's own changes, so a script that stops leaves a state
 -- that is older, never one that is half. Those that died are forgotten as the round ends.
 -- Most scripts meet no breaker: all of it is made when it is first used.
 local function breakers()

@@ -2,7 +2,10 @@
 -- KEYS   gate leases holders queue waiters alive
 -- ARGV   limit rate burst process, then for each: id fence
 -- REPLY  {now_us, wake_us, grants, how many were still held}
+--
+-- A permit that its holder has lost stays with its next one: `release` in `ends.lua` compares the fences.
 -- include: line.lua
+-- include: ends.lua
 release(each())
 expire()
 hand_over()

@@ -20,8 +20,8 @@ from penstock.changes.jobs import CHANGES, change_jobs
 from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
 from worker import CodeQueue
+from worker.lifecycle.reaper.dead_owners import Reaped
 from worker.lifecycle.reaper.reaper import Reaper
-from worker.lifecycle.reaper.reaping import Reaped
 from worker.queue.shares import Charge
 
 MOST_JOBS = 500  # at once

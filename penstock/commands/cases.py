@@ -13,7 +13,7 @@ from jail.errors import RequestRefused
 from jail.judge.models import Rule
 from penstock.options import examples, say, settings_options
 from penstock.tables import Styled, Table
-from penstock.verdicts import progress_bar
+from penstock.verdict_table import progress_bar
 from worker.place import place_of
 from worker.reward.rows import RowReport, Wishes, check_row, rows_of
 

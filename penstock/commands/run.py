@@ -22,7 +22,7 @@ from penstock.in_order import run_in_order
 from penstock.options import examples, given_settings, say, settings_options
 from penstock.programs import NOT_RUN, ended, request_of
 from penstock.startup import fleets_redis, require_one_primary
-from penstock.verdicts import print_verdicts, progress_bar, verdicts_exit_code
+from penstock.verdict_table import print_verdicts, progress_bar, verdicts_exit_code
 from worker.errors import QueueError, start_a_worker
 from worker.judging.progress import listening
 from worker.queue.code_queue import CodeQueue

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from penstock.fleet.model import Alarm, Fleet, Level, Queue, Registry, Server, Task, Worker
-from penstock.fleet.verdicts import bias, holding
+from penstock.fleet.why_it_grows import bias, holding
 
 Family = Literal["programs", "us", "capacity"]
 FAMILIES: tuple[Family, ...] = ("programs", "us", "capacity")

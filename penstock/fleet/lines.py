@@ -7,7 +7,7 @@ from typing import Any
 from ground.keys import tagged
 from limiter import GateStatus, LeaseStatus
 from penstock.fleet.model import Worker
-from penstock.fleet.verdicts import dead_permits, holding
+from penstock.fleet.why_it_grows import dead_permits, holding
 
 SHOWN = 100
 

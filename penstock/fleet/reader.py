@@ -27,7 +27,7 @@ from penstock.fleet.judge import judge, trouble_of
 from penstock.fleet.lines import Waiter, line_of
 from penstock.fleet.model import Fleet, Group, Queue, Sandbox, Server, Task, Worker
 from penstock.fleet.one_job import Stored, job_in_full, stored_job
-from penstock.fleet.verdicts import judged
+from penstock.fleet.why_it_grows import judged
 from worker.lifecycle.registry.registry import INDEX as SANDBOX_RUNS
 
 SHOWN_WORKERS = 50

@@ -7,10 +7,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FORMS = (
-    ("gated", "full", "watched"),
+    ("gated", "full", "with_breaker"),
     ("gated", "full"),
     ("full",),
-    ("watched",),
+    ("with_breaker",),
     ("breaks",),
     (),
 )  # of scripts, as they are loaded

@@ -36,7 +36,7 @@ def test_who_carries_a_unit_is_said_by_its_batch_alone() -> None:
     assert holding(r"\.carrier = ", modules(*CORE)) == [
         "ground/redis/unit.py",
         "limiter/ledger.py",  # a new unit's
-        "worker/queue/orders.py",
+        "worker/queue/client_orders.py",
     ]
 
 

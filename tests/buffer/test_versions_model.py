@@ -160,7 +160,7 @@ class Model:
     def finish(self, group: Group) -> None:
         group.state, group.order = "ready", self.ticks
         if self.too_old(group):
-            self.ripen(group)
+            self.end_too_old(group)
 
     def end(self, gid: str, *, back: bool, lapsed: bool = False) -> None:
         group = self.groups[gid]
@@ -186,7 +186,7 @@ class Model:
     def too_old(self, group: Group) -> bool:
         return group.start < self.version - self.max_age and self.when_old not in ("keep", "mask")
 
-    def ripen(self, group: Group) -> None:
+    def end_too_old(self, group: Group) -> None:
         if self.when_old == "drop":
             group.state = "gone"
             self.lose_aim(group)
@@ -234,7 +234,7 @@ class Model:
         if group.under[0] == self.publication:
             self.taken -= 1
         if self.too_old(group):
-            self.ripen(group)
+            self.end_too_old(group)
 
     def publish(self, by: int, *, save: bool) -> None:
         self.version += by
@@ -245,12 +245,12 @@ class Model:
             self.saved = self.version
         for target in [target for target in self.targets if target < self.version]:
             del self.targets[target]
-        self._ripen_all()
+        self._end_all_too_old()
 
-    def _ripen_all(self) -> None:
+    def _end_all_too_old(self) -> None:
         for group in self.groups.values():
             if group.state in UNDER_WAY and self.too_old(group):
-                self.ripen(group)
+                self.end_too_old(group)
 
     def back(self, version: int) -> None:
         self.version = version
@@ -264,12 +264,12 @@ class Model:
                 group.start = min(group.start, version)
         self.saved = min(version if self.saved is None else self.saved, version)
         self.retarget()
-        self._ripen_all()
+        self._end_all_too_old()
 
     def set(self, when_old: str, max_age: int) -> None:
         self.when_old, self.max_age = when_old, max_age
         self.retarget()
-        self._ripen_all()
+        self._end_all_too_old()
 
     def time_out(self) -> None:
         """Groups that nobody makes, and that wait for no slot, have too few items by now."""

@@ -27,12 +27,14 @@ Step = Callable[["Fleet"], Any]
 class Fleet:
     """A queue, its client and two workers, each only by the scripts that it sends."""
 
-    def __init__(self, faulty: Faulty, *, gated: bool, share: str, watched: bool = False) -> None:
+    def __init__(
+        self, faulty: Faulty, *, gated: bool, share: str, with_breaker: bool = False
+    ) -> None:
         self.faulty = faulty
         self.share = share
         gate = {name: GateCommands("g", Terms(3, None, None), name) if gated else None
                 for name in (WORKER, OTHER)}  # fmt: skip
-        breaker = (2, 4) if watched else None
+        breaker = (2, 4) if with_breaker else None
         self.commands = {
             name: WorkCommands(QUEUE, name, LEASE, gate[name], breaker) for name in gate
         }
@@ -269,7 +271,7 @@ def stopped(fleet: Fleet, story: str, every: int) -> Iterator[AbstractContextMan
 def watched(faulty: Faulty, request: pytest.FixtureRequest) -> Fleet:
     """Two of four ends without an outcome open its breaker."""
     gated, share = "gated" in request.param, "x" * ("shared" in request.param)
-    return Fleet(faulty, gated=gated, share=share, watched=True)
+    return Fleet(faulty, gated=gated, share=share, with_breaker=True)
 
 
 def mask(fleet: Fleet) -> None:
@@ -410,10 +412,11 @@ def test_what_somebody_spoils_by_hand_loses_no_other_job(fleet: Fleet, what: str
 
 
 def test_each_script_of_queues_was_stopped(faulty: Faulty) -> None:
-    for kind in ("", "gated shared", "watched", "gated watched"):
-        gated, share, watched = (word in kind for word in ("gated", "shared", "watched"))
-        fleet = Fleet(faulty, gated=gated, share="x" * share, watched=watched)
-        for before, step in (OUTAGES if watched else STORIES).values():
+    for kind in ("", "gated shared", "with_breaker", "gated with_breaker"):
+        words = ("gated", "shared", "with_breaker")
+        gated, share, with_breaker = (word in kind for word in words)
+        fleet = Fleet(faulty, gated=gated, share="x" * share, with_breaker=with_breaker)
+        for before, step in (OUTAGES if with_breaker else STORIES).values():
             fleet.begin()
             before(fleet)
             fleet.faulty.fail(2)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ground import timers
 from ground.redis import engine, shortcut, unit
-from limiter import PermitLost, TokenBucket, client, exchange, gate, gates, ledger
+from limiter import PermitLost, TokenBucket, client, exchange, gate, ledger, token_bucket
 from limiter import engine as gate_engine
 from tests.harness import doomed
 from tests.harness.interrupting import Interrupts
@@ -71,10 +71,10 @@ def many_wait(url: str, name: str, lease: float, number: int) -> None:
 def is_interrupted_at_every_statement_of_a_shortcut(url: str) -> None:
     """As a loop takes it: who waits is served all the same, and every permit comes back."""
     interrupts = Interrupts(
-        timers, unit, shortcut, engine, ledger, exchange, gate_engine, client, gate, gates
+        timers, unit, shortcut, engine, ledger, exchange, gate_engine, client, gate, token_bucket
     )
     shortcut.WORTH_IT, shortcut.LATE, ledger.LATE = 1, 0.05, 0.05
-    bucket = gates.TokenBucket(url, "interrupted", limit=2, lease=0.6)
+    bucket = token_bucket.TokenBucket(url, "interrupted", limit=2, lease=0.6)
 
     async def pair() -> None:
         async with bucket.hold(timeout=100):

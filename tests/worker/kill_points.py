@@ -7,7 +7,7 @@ from tests.harness import killing
 from tests.harness.killing import Point, after, before, named
 
 SHIFT, FINISHER = "worker.concurrent.shift:Shift", "worker.concurrent.finish:Finisher"
-ENDING, ORDERS = "worker.concurrent.rq_ending:Ending", "worker.queue.orders:Orders"
+ENDING, ORDERS = "worker.concurrent.rq_ending:Ending", "worker.queue.client_orders:Orders"
 RUN = "jail.fusion.client:SandboxFusion.run"
 READ_CLAIM = "worker.concurrent.shift:read_claim"
 CLEANUP = "worker.concurrent.worker:ConcurrentWorker.cleanup_execution"

@@ -20,12 +20,15 @@ _PLAIN = {name: load_script("worker.concurrent", name) for name in (*_NAMES, "re
 _REJOIN = load_script("worker.queue", "rejoin")
 _GATED = {name: load_script("worker.concurrent", name, "gated", "full") for name in _NAMES}
 # With a breaker. The others' scripts have no line of it.
-_WATCHED = ("claim", "finish", "drop")
-_PLAIN_WATCHED = {name: load_script("worker.concurrent", name, "watched") for name in _WATCHED}
-_GATED_WATCHED = {
-    name: load_script("worker.concurrent", name, "gated", "full", "watched") for name in _WATCHED
+_WITH_BREAKER = ("claim", "finish", "drop")
+_PLAIN_WITH_BREAKER = {
+    name: load_script("worker.concurrent", name, "with_breaker") for name in _WITH_BREAKER
 }
-_ALL = (_PLAIN, _GATED, _PLAIN_WATCHED, _GATED_WATCHED, GATE_SCRIPTS)
+_GATED_WITH_BREAKER = {
+    name: load_script("worker.concurrent", name, "gated", "full", "with_breaker")
+    for name in _WITH_BREAKER
+}
+_ALL = (_PLAIN, _GATED, _PLAIN_WITH_BREAKER, _GATED_WITH_BREAKER, GATE_SCRIPTS)
 SCRIPTS: dict[str, Script] = {script.sha: script for each in _ALL for script in each.values()}
 
 KEEP = 3600  # seconds that RQ's own cleaners act later than our reaper
@@ -51,10 +54,12 @@ class WorkCommands:
         self._gate = gate
         self._scripts = _PLAIN if gate is None else _GATED
         self._breaker: tuple[int, ...] = ()
-        self._watched: tuple[str, ...] = ()
+        self._unknown: tuple[str, ...] = ()
         if breaker is not None:
-            self._scripts = self._scripts | (_PLAIN_WATCHED if gate is None else _GATED_WATCHED)
-            self._breaker, self._watched = breaker, (tagged("work", queue, "unknown"),)
+            self._scripts = self._scripts | (
+                _PLAIN_WITH_BREAKER if gate is None else _GATED_WITH_BREAKER
+            )
+            self._breaker, self._unknown = breaker, (tagged("work", queue, "unknown"),)
         self.lease = lease
         self._lease_us = int(lease * 1_000_000)
         self._keep = int(lease) + KEEP
@@ -76,7 +81,7 @@ class WorkCommands:
     def finish(self, rows: Iterable[tuple[Any, ...]]) -> Command:
         """Each row: id, execution, how, ttl, payload, started, waited, notice, hold_us (and a
         report)."""
-        keys = (*self._watched, self.jobs, self._wip, self._work, self.leases, self._worker_key,
+        keys = (*self._unknown, self.jobs, self._wip, self._work, self.leases, self._worker_key,
                 self._executions)  # fmt: skip
         return self._either("finish", keys, (*self._breaker, self._worker, *_flat(rows)))
 
@@ -89,7 +94,7 @@ class WorkCommands:
     def drop(self, row: tuple[Any, ...]) -> Command:
         """The row: id, execution, reply_to, status, program, started, waited, hold_us (and a
         report). Sent whole: it is part of RQ's own transaction, which is not sent again."""
-        keys = (*self._watched, self._wip, self._work, self.leases, self._worker_key,
+        keys = (*self._unknown, self._wip, self._work, self.leases, self._worker_key,
                 self._executions)  # fmt: skip
         return self._either("drop", keys, (*self._breaker, *row), whole=True)
 

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from ground.http.guard import AsgiApp, OwnNames, Receive, Scope, Send, is_json
 from jail.sessions import SessionGone
-from worker.e2b import files, process
+from worker.e2b import http_files, process
 from worker.e2b.boxes import Box, Boxes, box_of, is_name
 from worker.e2b.contexts import Interpreter
 from worker.e2b.filesystem import Filesystem
@@ -104,8 +104,8 @@ def _of_envd(inside: "_Inside", filesystem: Filesystem) -> list[Route]:
     ]
     return [
         Route("/health", inside.health, methods=["GET"]),
-        Route("/files", inside.of(files.download, signed=True), methods=["GET"]),
-        Route("/files", inside.of(files.upload, signed=True), methods=["POST"]),
+        Route("/files", inside.of(http_files.download, signed=True), methods=["GET"]),
+        Route("/files", inside.of(http_files.upload, signed=True), methods=["POST"]),
         *rpc,
     ]
 
@@ -241,7 +241,7 @@ class _Inside:
             shown = [request.headers.get(header, "") for header in _TOKENS]
             if any(hmac.compare_digest(one.encode(), box.token.encode()) for one in shown):
                 return box
-            if signed and files.signed(request, box.token):
+            if signed and http_files.signed(request, box.token):
                 return box
         raise Problem("unauthenticated", "the access token is not this sandbox's")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from worker.e2b import files
+from worker.e2b import http_files
 from worker.e2b.boxes import Boxes, token_of
 from worker.e2b.fleet.fleet import Fleet
 from worker.e2b.problems import Problem
@@ -32,7 +32,7 @@ class Signatures:
     async def signer(self, request: Request) -> str:
         """The sandbox of this machine; empty if there is none. Raises `Problem` for what is no
         signature."""
-        if not files.can_be_signed(request):
+        if not http_files.can_be_signed(request):
             raise Problem("unauthenticated", "the signature is none, or its time is over")
         if name := self._known(request):
             return name
@@ -48,7 +48,9 @@ class Signatures:
         return self._fleet.passed_on(*found) if found else None
 
     def _known(self, request: Request) -> str:
-        signers = (name for name, token in self._tokens.items() if files.signed(request, token))
+        signers = (
+            name for name, token in self._tokens.items() if http_files.signed(request, token)
+        )
         return next(signers, "")
 
     async def _list(self) -> None:

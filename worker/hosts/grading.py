@@ -27,7 +27,7 @@ from jail.judge.fault import Fault
 from jail.judge.formats import Cases, read_cases
 from jail.judge.models import LONGEST, JudgeCase, JudgeResult
 from worker.errors import TrainingPaused
-from worker.hosts.breaker import breaker_here
+from worker.hosts.grades_breaker import breaker_here
 from worker.place import Place, place_of
 from worker.reward.scoring import score_of
 from worker.settings import WhenPaused, check_when_paused

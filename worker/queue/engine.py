@@ -22,8 +22,8 @@ from ground.redis.shortcut import LATE, Shortcut
 from ground.redis.url import RedisTarget
 from ground.redis.wire import BROKEN, packed
 from worker.errors import QueueError
+from worker.queue.client_orders import Orders, Reader
 from worker.queue.order import SCRIPTS, Order
-from worker.queue.orders import Orders, Reader
 
 log = logging.getLogger("penstock.queue")
 

@@ -23,7 +23,7 @@ from worker.place import Place, place_of
 from worker.queue.code_queue import CodeQueue
 from worker.reward.api import Answer, call_sandbox_api
 from worker.reward.semaphore import Semaphore, holding
-from worker.reward.verdict import Code, blank, is_unknown, judged
+from worker.reward.verl_codes import Code, blank, is_unknown, judged
 from worker.settings import RewardSettings
 
 Metadata = dict[str, Any]
@@ -110,7 +110,7 @@ def check_correctness(
     language: str = "python",
     concurrent_semaphore: Semaphore | None = None,
 ) -> tuple[list[Any], list[Metadata]]:
-    """Each case's code and metadata, in the order of the inputs; `verdict.py` lists the codes.
+    """Each case's code and metadata, in the order of the inputs; `verl_codes.py` lists the codes.
 
     `in_outs` has `inputs` and `outputs`. It may have `assert_case`, code that runs after the
     program, one per case, and `fn_name`, the function to call with the inputs. A case of

@@ -19,7 +19,7 @@ from jail.judge.models import Compare as CompareRule
 from jail.judge.printed import CUT
 from jail.models import OUTPUT_LIMIT, CodeResult
 from worker.place import AT_ONCE, Place, Runner, place_of
-from worker.reward.verdict import same_output
+from worker.reward.verl_codes import same_output
 
 Verdict = Literal[
     "passed", "wrong", "error", "compile_error", "timeout", "limit", "masked", "skipped"

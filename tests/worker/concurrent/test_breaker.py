@@ -106,7 +106,7 @@ def test_every_state_but_closed_has_a_way_back_to_it() -> None:
 
 
 def test_the_scripts_know_the_same_numbers_and_words() -> None:
-    text = load_script("worker.concurrent", "finish", "watched").source
+    text = load_script("worker.concurrent", "finish", "with_breaker").source
     assert f"FEW, PAUSE, ROUND = {FEW}, {PAUSE * 1e6:.0f}, {ROUND * 1e6:.0f}" in text
     assert all(f"'programs:{word}'" in text for word in PROGRAM_OUTCOMES)
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 
 from tests.jail.sessions.conftest import sessions_in
-from worker.e2b import files, wire
+from worker.e2b import http_files, wire
 from worker.e2b.app import app
 from worker.e2b.boxes import Boxes
 from worker.e2b.problems import Problem
@@ -53,7 +53,7 @@ class Client:
 @pytest.fixture(autouse=True)
 def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire.HELD, "most", 1000)
-    monkeypatch.setattr(files._FORMS, "most", 1000)
+    monkeypatch.setattr(http_files._FORMS, "most", 1000)
 
 
 async def test_bodies_that_are_too_much_together_are_refused(tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ async def test_forms_that_are_too_much_together_are_refused() -> None:
     form = head + b"y" * 400 + b"\r\n--x--\r\n"
 
     def parts() -> AsyncIterator[Any]:
-        return files._parts(request(form), b"x")
+        return http_files._parts(request(form), b"x")
 
     async with aclosing(parts()) as first:  # type: ignore[type-var]
         name, content = await anext(first)
         assert (name, content.read()) == ("/f", b"y" * 400)
-        assert files._FORMS.bytes == len(form)
+        assert http_files._FORMS.bytes == len(form)
         async with aclosing(parts()) as second:  # type: ignore[type-var]
             await anext(second)
             with pytest.raises(Problem, match="are here already"):
                 await anext(parts())
-    assert files._FORMS.bytes == 0
+    assert http_files._FORMS.bytes == 0

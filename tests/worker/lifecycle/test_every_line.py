@@ -30,9 +30,9 @@ TEARDOWN = [
 ]
 REAP = [
     "worker.lifecycle.reaper.reaper:Reaper",
-    "worker.lifecycle.reaper.reaping:Reaping",
+    "worker.lifecycle.reaper.dead_owners:Reaping",
     "worker.lifecycle.reaper.reaper:Offices",
-    "worker.lifecycle.reaper.reaping:Strays",
+    "worker.lifecycle.reaper.dead_owners:Strays",
 ]
 SESSION = ["worker.lifecycle.sessions:Sessions", "worker.lifecycle.box:held"]
 

@@ -117,7 +117,7 @@ class AgentEnv:
 
 async def agent_loop(deployment):
     """uni-agent's: a failure becomes a masked sample; the environment is closed either way."""
-    from worker.lifecycle.masked import masked_sample
+    from worker.hosts.uni_agent_masked import masked_sample
 
     env = AgentEnv(deployment)
     try:
@@ -157,7 +157,7 @@ def test_it_is_made_from_upstreams_config():
 
 
 def test_a_failed_start_is_masked_as_upstream_masks_it():
-    from worker.lifecycle.masked import masked_sample
+    from worker.hosts.uni_agent_masked import masked_sample
 
     sample = masked_sample("agent_loop_failed", max_response=100)
     assert sample.reward_score == 0

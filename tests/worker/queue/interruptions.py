@@ -10,7 +10,7 @@ from ground.redis.url import parse_redis_url
 from tests.harness.interrupting import Interrupts
 from tests.harness.servers import until
 from worker import CodeResult, CommandResult
-from worker.queue import code_queue, handle, order, orders, submitting, sync
+from worker.queue import client_orders, code_queue, handle, order, submitting, sync
 from worker.queue import engine as job_engine
 
 NEVER = 3600.0
@@ -25,14 +25,14 @@ def is_interrupted_at_every_statement(url: str) -> None:
         shortcut,
         engine,
         order,
-        orders,
+        client_orders,
         job_engine,
         handle,
         submitting,
         sync,
         code_queue,
     )
-    orders.CHECK_EVERY = NEVER  # who is not told waits for ever
+    client_orders.CHECK_EVERY = NEVER  # who is not told waits for ever
     shortcut.WORTH_IT, shortcut.LATE = 1, 0.05
     threading.Thread(target=_work, args=(url,), daemon=True).start()
     queue = code_queue.CodeQueue(url, "code", no_workers_after=2 * NEVER)

@@ -7,8 +7,8 @@ from ground.redis.answers import Answer
 from ground.redis.unit import Exchange
 from ground.redis.url import parse_redis_url
 from jail.models import CodeRequest
+from worker.queue.client_orders import Orders
 from worker.queue.order import JobHash, Order
-from worker.queue.orders import Orders
 
 
 class Heard(Answer):

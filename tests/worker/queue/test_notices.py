@@ -29,10 +29,10 @@ from tests.worker.queue.by_shortcut import (
 )
 from tests.worker.queue.interruptions import is_interrupted_at_every_statement
 from worker import CodeQueue, DeadlineExceeded
-from worker.queue import orders
+from worker.queue import client_orders
+from worker.queue.client_orders import Orders, Waiting
 from worker.queue.engine import JobEngine, JobShortcut
 from worker.queue.engine import client_engine as engine_of
-from worker.queue.orders import Orders, Waiting
 
 PATIENCE = 100.0
 NEVER = 3600.0
@@ -40,9 +40,9 @@ NEVER = 3600.0
 
 @pytest.fixture(autouse=True)
 def no_checks(monkeypatch) -> None:
-    monkeypatch.setattr(orders, "CHECK_EVERY", NEVER)
-    monkeypatch.setattr(orders, "_BEAT", NEVER)
-    monkeypatch.setattr(orders, "_ALIVE", int(4 * NEVER))
+    monkeypatch.setattr(client_orders, "CHECK_EVERY", NEVER)
+    monkeypatch.setattr(client_orders, "_BEAT", NEVER)
+    monkeypatch.setattr(client_orders, "_ALIVE", int(4 * NEVER))
 
 
 @pytest.fixture

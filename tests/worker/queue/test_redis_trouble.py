@@ -61,7 +61,7 @@ def test_a_claim_whose_reply_is_lost_is_given_up_and_made_again(
     real_redis, shared_server, proxy, gate
 ) -> None:
     queue = open_queue(real_redis)
-    claim = sha_of("claim.lua (gated full watched)" if gate else "claim.lua (watched)")
+    claim = sha_of("claim.lua (gated full with_breaker)" if gate else "claim.lua (with_breaker)")
     with contextlib.closing(ground.connect(proxy.target)) as far, at_work(far, **HEIR, **gate):
         until(lambda: parked(real_redis) == 1, "it to have nothing to do")
         proxy.lose_reply_to(claim)  # the next, which it sends ahead when it parks again
@@ -88,7 +88,7 @@ def test_an_end_whose_reply_is_lost_is_recorded_once(
         warm = queue.enqueue(chores.add, 1, 2)
         until(lambda: warm.get_status() == "finished", "the scripts to be known")
         proxy.lose_reply_to(
-            sha_of("finish.lua (gated full watched)" if gate else "finish.lua (watched)")
+            sha_of("finish.lua (gated full with_breaker)" if gate else "finish.lua (with_breaker)")
         )
         job = queue.enqueue(chores.waits_for, shared_server.url, "go")
         real_redis.hset(job.key, "penstock_reply_to", mail)

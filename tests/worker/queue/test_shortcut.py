@@ -21,8 +21,8 @@ from tests.worker.queue.by_shortcut import (
 )
 from tests.worker.queue.orders_alone import Heard, order_of, orders_alone, said
 from worker import CodeQueue, QueueUnavailable
+from worker.queue.client_orders import CHECK_EVERY, Orders
 from worker.queue.order import SCRIPTS
-from worker.queue.orders import CHECK_EVERY, Orders
 
 
 @pytest.fixture

@@ -28,9 +28,9 @@ from tests.worker.queue.by_shortcut import (
 from tests.worker.queue.orders_alone import Heard, order_of, orders_alone, said
 from worker import CodeQueue, DeadlineExceeded, JobCancelled
 from worker.queue import engine as client_engine
+from worker.queue.client_orders import Orders
 from worker.queue.engine import client_engine as engine_of
 from worker.queue.order import SCRIPTS, withdraw
-from worker.queue.orders import Orders
 
 PATIENCE = 100.0
 

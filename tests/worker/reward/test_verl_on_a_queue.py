@@ -9,7 +9,7 @@ from tests.harness.servers import url_of
 from tests.worker.concurrent.crew import at_work
 from worker import CodeQueue
 from worker.reward import RewardUnknown, check_correctness, compute_score
-from worker.reward.verdict import blank
+from worker.reward.verl_codes import blank
 
 ENDS: list[tuple[str, str, Any, str]] = [
     ("print(input())", "python", True, "success"),

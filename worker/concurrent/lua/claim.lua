@@ -201,7 +201,7 @@ end
 
 local suspended, kept = call('EXISTS', 'rq:suspended'), call('HMGET', WORK, 'paused', 'fence', 'claimed')
 fence, claimed = tonumber(kept[2] or 0) or 0, tonumber(kept[3] or 0) or 0
--- include: by_hand.lua or trial.lua if watched
+-- include: by_hand.lua or let_few_jobs_through.lua if with_breaker
 -- A permit that was granted is for a job: it goes back if there is none.
 local idle = GRANTED ~= '' and (few == 0 or call('LLEN', HAND) + call('LLEN', JOBS) == 0 and not shared)
 local want, allowed = tonumber(WANT), permits_for(idle and '' or GRANTED)

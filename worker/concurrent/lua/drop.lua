@@ -9,7 +9,7 @@
 -- include: ungated.lua or gated.lua
 -- include: records.lua
 -- include: counts.lua
--- include: unwatched.lua or watched.lua
+-- include: without_breaker.lua or with_breaker.lua
 local function drop()
   local key, member = job_key(ID), ID .. ':' .. EXECUTION
   -- The latest asker; of a job that RQ has just deleted, the one that asked at its claim.

@@ -10,8 +10,8 @@
 -- include: records.lua
 -- include: worker.queue:shares.lua
 -- include: counts.lua
--- include: unwatched.lua or watched.lua
--- include: putting_off.lua if watched
+-- include: without_breaker.lua or with_breaker.lua
+-- include: putting_off.lua if with_breaker
 
 -- The result as RQ keeps it, and a notice.
 local STREAM_TTL = 3600

@@ -25,7 +25,7 @@ from ground.redis.connect import AnyRedis, target_of
 from ground.redis.connection import trouble
 from ground.redis.url import RedisTarget
 from worker.lifecycle.provider import Provider, Providers
-from worker.lifecycle.reaper.reaping import MOST, Reaped, Reaping, Strays
+from worker.lifecycle.reaper.dead_owners import MOST, Reaped, Reaping, Strays
 from worker.lifecycle.registry.registry import Registry, runs
 from worker.lifecycle.settings import LifecycleSettings
 

@@ -1,10 +1,10 @@
--- breaking.lua: a gate that a breaker has paused lets a few through, after a while.
+-- let_few_through.lua: a gate that a breaker has paused lets a few through, after a while.
 -- include: state.lua
 -- include: breaker.lua
 --
 -- Its hash has `more`, which is `breaker` if it needs the full form for nothing else. What follows is made for such
 -- a gate alone; others have no `gate.broken`.
-local function make_breaking()
+local function make_few_pass()
   local is_closed, free_room = false, room
 
   function room()
@@ -58,4 +58,4 @@ local function make_breaking()
   gate.broken = breakers().read(fields[4])
   gate.obey()
 end
-if gate.paused then make_breaking() end
+if gate.paused then make_few_pass() end

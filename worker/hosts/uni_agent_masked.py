@@ -1,4 +1,4 @@
-"""A failed rollout as trainers take it: masked, so that no loss and no mean ever counts it."""
+"""A failed rollout as uni-agent takes it: masked, so that no loss and no mean ever counts it."""
 
 from dataclasses import dataclass
 from typing import Any

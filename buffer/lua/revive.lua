@@ -1,9 +1,9 @@
--- requeue.lua: a quarantined or discarded group that is still kept becomes ready again. One that got
--- too old counts as begun under the last version. Repeating it changes nothing until that is used.
+-- revive.lua: a quarantined or discarded group that is still kept becomes ready again, as `requeue` of a catalog
+-- asks. One that got too old counts as begun under the last version. Repeating it changes nothing until that is used.
 -- KEYS   root
 -- ARGV   gid
 -- REPLY  1, now or by a call before; or 0 when nothing of it is kept
--- include: give_back.lua
+-- include: end_batch.lua
 -- include: idle.lua
 local meta = redis.call('HMGET', meta_of(GID), 'state', 'bytes', 'why', 'version', 'requeued')
 if not meta[1] or redis.call('EXISTS', group_of(GID)) == 0 then return 0 end

@@ -1,8 +1,9 @@
--- watched.lua: a queue with a breaker. It opens if at least `need` of the `last` programs that ended had no
+-- with_breaker.lua: a queue with a breaker. It opens if at least `need` of the `last` programs that ended had no
 -- outcome, for which nobody but us is to blame: their word is `masked`.
+-- The breaker's states are in `limiter/lua/breaker.lua`.
 -- KEYS   unknown
 -- ARGV   need last
--- include: watched_queue.lua or watched_gate.lua if gated
+-- include: breaker_on_queue.lua or breaker_on_gate.lua if gated
 --
 -- Only an end without an outcome is written down: by its number, which is how many programs the queue has
 -- counted until then. So a healthy queue pays nothing for its window, and no end is looked at twice.

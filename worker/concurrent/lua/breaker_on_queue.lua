@@ -1,4 +1,4 @@
--- watched_queue.lua: the breaker of a queue without a gate. Its state is in the queue's own hash.
+-- breaker_on_queue.lua: the breaker of a queue without a gate. Its state is in the queue's own hash.
 -- include: limiter:breaker.lua
 -- include: worker.queue:waking.lua
 local paused = call('HGET', WORK, 'paused')

@@ -1,5 +1,5 @@
--- trial.lua: what a breaker has paused lets a few through, after a while. It needs `kept`, whose first value
--- says what is paused.
+-- let_few_jobs_through.lua: a queue that a breaker has paused lets a few jobs through, after a while. It needs
+-- `kept`, whose first value says what is paused.
 -- include: limiter:breaker.lua
 local paused = suspended == 0 and kept[1]
 local trial = paused and breakers().read(paused)

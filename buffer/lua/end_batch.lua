@@ -1,4 +1,4 @@
--- give_back.lua: how a lease ends. A batch that comes back has its groups ready again in their old places, and
+-- end_batch.lua: how a lease ends. A batch that comes back has its groups ready again in their old places, and
 -- the discarded ids it reported are reported with another batch.
 -- include: slots.lua
 -- Taken since the last publication, but it is not trained on, or is to be again: another may be taken.
@@ -15,7 +15,7 @@ local function put_back(gid, receipt)
   local was = meta[2] and not CLOSED[meta[2]] and redis.call('ZSCORE', at('leased'), gid)
   if was then
     untake(gid)
-    if enter_ready(gid, {meta[4], meta[5], meta[6]}, {'returned', now, finished = meta[1] or now}) then ripen(gid) end
+    if enter_ready(gid, {meta[4], meta[5], meta[6]}, {'returned', now, finished = meta[1] or now}) then end_too_old(gid) end
   end
   redis.call('ZREM', at('leased'), gid)
   return was

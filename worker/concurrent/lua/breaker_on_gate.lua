@@ -1,11 +1,11 @@
--- watched_gate.lua: the breaker of a queue with a gate pauses that gate, for all who use it.
+-- breaker_on_gate.lua: the breaker of a queue with a gate pauses that gate, for all who use it.
 -- include: gated.lua
 local function standing() return gate.broken end
 local function is_paused_by_hand() return fields[4] == '1' end
 
 local function trip(why)
   call('HSET', WORK, 'breaker', GATE) -- for those who look at the queue alone
-  if not gate.trip then make_breaking() end
+  if not gate.trip then make_few_pass() end
   gate.trip(why)
 end
 
