@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def dump(batch: Batch, folder: Path) -> None:
-    """Writes as upstream does, but two batches of one second do not overwrite each other."""
+    """Write a batch as upstream does; but two batches of one second do not overwrite each other."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"rollout_data_{datetime.now():%Y%m%d_%H%M%S}_{batch.receipt[:8]}.json"

@@ -62,7 +62,7 @@ async def enter(link: Link, run: str, task: str) -> None:
 
 
 async def strike_off(link: Link, run: str, task: str, score: float) -> None:
-    """A task whose keys had expired when it was listed with that score."""
+    """Take a task off the list whose keys had expired when it was listed with that score."""
     struck = await link.run(_STRIKE, [tagged("buffer", run, "tasks")], [task, score])
     if struck and await _is_alive(link, run, task):  # a process that found it listed began it again
         await enter(link, run, task)
@@ -144,7 +144,7 @@ class Task:
         return await self.run_script(_script(script), *args)
 
     async def run_script(self, script: Script, *args: Any) -> Any:
-        """Runs a script of any package whose only key is the task's."""
+        """Run a script of any package whose only key is the task's."""
         if self._config is None:
             await self.config()
         try:

@@ -35,7 +35,7 @@ class Tally:
         self._events["sampled_tokens"] += tokens
 
     def ended(self, dialect: str, outcome: str) -> None:
-        """A request, by how it ended."""
+        """Count a request by how it ended."""
         self._outcomes[dialect, outcome] += 1
 
     @contextmanager

@@ -58,7 +58,7 @@ class Sampled:
     parts: list[Part] = field(default_factory=list)
 
     def add(self, part: Part) -> None:
-        """Adds behind what is there. Without a log-probability for each id, there is none for
+        """Add a part behind what is there. Without a log-probability for each id, there is none for
         any."""
         whole = self.part
         if len(part.lps) != len(part.ids):
@@ -72,7 +72,7 @@ class Sampled:
         whole.finish, whole.stop, whole.engine = part.finish, part.stop, part.engine
 
     async def settle(self) -> None:
-        """Joins the versions that sampled the parts, when all are known."""
+        """Join the versions that sampled the parts, when all are known."""
         for part in self.parts:
             await part.settled()
             self.part.spans += part.spans
@@ -364,7 +364,7 @@ class _Permit:
         self._asking = asyncio.create_task(asking)
 
     async def granted(self) -> None:
-        """Returns when it is there."""
+        """Wait until the permit is there."""
         try:
             self._held = await self._asking
         except (LimitTimeout, GateUnavailable) as full:

@@ -134,6 +134,6 @@ _TEXT = re.compile(r"(open|half) \d+ (\d+) \d+ \d+")
 
 
 def read_state(paused: str | None) -> State:
-    """That of the field `paused` of a queue or a gate."""
+    """Read a breaker's state from the field `paused` of a queue or a gate."""
     found = _TEXT.fullmatch(paused or "")
     return State(found[1]) if found else State.CLOSED

@@ -59,7 +59,7 @@ def document(title: str, paths: dict[str, Any], schemas: dict[str, Any]) -> dict
 
 
 def add_shared(document: dict[str, Any], refusals: dict[str, str]) -> None:
-    """The paths that the guard answers, and to each operation the refusals, in envelopes."""
+    """Add the paths that the guard answers, and to each operation its refusals, in envelopes."""
     document["paths"] |= copy.deepcopy(_WATCHING)
     document["components"]["schemas"]["Envelope"] = ENVELOPE
     answer = in_json({"$ref": "#/components/schemas/Envelope"})

@@ -90,7 +90,7 @@ class LoopThread:
 
 
 async def _cleared() -> None:
-    """Nothing else is left on this loop: also not what a task begins when it is cancelled."""
+    """End all else on this loop, also what a task begins when it is cancelled."""
     this = asyncio.current_task()
     while others := asyncio.all_tasks() - {this}:
         await ended(others)

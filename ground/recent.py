@@ -8,7 +8,7 @@ V = TypeVar("V")
 
 
 class Recent(OrderedDict[Hashable, V], Generic[V]):
-    """At most this many entries: the one that was not used for longest is dropped first.
+    """A dict of at most so many entries: the one that was not used for longest is dropped first.
 
     With `size_of`, their sizes together are at most `most`, and only `drop` takes one out.
     """

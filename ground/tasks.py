@@ -51,7 +51,8 @@ class Body:
         self._cancelled = self._over = False
 
     def cancel(self) -> None:
-        """From any thread, any number of times; after the block's end it does nothing."""
+        """Cancel the block's body, from any thread, any number of times. After the block's end it
+        does nothing."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: no body is left to cancel
             self._task.get_loop().call_soon_threadsafe(self._cancel)
 

@@ -90,7 +90,7 @@ class Message(Versioned):
 
     @classmethod
     def read(cls, message: dict[str, Any]) -> Self:
-        """From JSON. Raises `VersionError`, or the class's own refusal."""
+        """Read one from JSON. Raises `VersionError`, or the class's own refusal."""
         if not isinstance(message, dict):
             raise cls.REFUSAL(f"{cls.__name__} is a JSON object, not {type(message).__name__}")
         return super().read(message)

@@ -98,7 +98,7 @@ class Notebook:
 
 
 def _cell(header: dict[str, Any], texts: list[str], size: int) -> Cell:
-    """Sorts the texts of one cell."""
+    """Sort the texts of one cell."""
     rest = deque(texts)
     stdout, stderr = rest.popleft(), rest.popleft()
     display = [{str(form): rest.popleft() for form in forms} for forms in header["shown"]]

@@ -133,7 +133,8 @@ class ForkServer:
         return f"the fork server ended: {said or 'it left no message'}"
 
     def _closed(self) -> None:
-        """The fork server says nothing after it is ready: what can be read is its end."""
+        """Note that the fork server has ended. It says nothing after it is ready, so all that can
+        be read is its end."""
         if self.dead:
             return
         asyncio.get_running_loop().remove_reader(self._control)

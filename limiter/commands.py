@@ -37,7 +37,7 @@ class GateCommands:
         self._use(_PLAIN if terms.plain else _FULL)
 
     def use_full(self) -> None:
-        """From now on the gate may be of any kind."""
+        """Use the full form from now on: the gate may be of any kind."""
         self._use(_FULL)
 
     def _use(self, path: list[Script]) -> None:

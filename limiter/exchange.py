@@ -125,7 +125,7 @@ class GateUnit(Ledger):
             self._read_entry(entry)
 
     def _read_entry(self, entry: dict[bytes, bytes]) -> None:
-        """A message from the process that freed a permit, from the inbox."""
+        """Read a message of the process that freed a permit, from the inbox."""
         try:
             at, wake = int(entry[b"at"]), int(entry.get(b"wake", 0))
             grants = _grants_in(entry.get(b"grants", b""))
@@ -148,7 +148,8 @@ class GateUnit(Ledger):
         return True
 
     def read_time(self, reply: list[Any], sent: float) -> None:
-        """A reply begins with the server's time, when to look again, and this process's grants."""
+        """Read the beginning of a reply: the server's time, when to look again, and this process's
+        grants."""
         if self.refused_form(reply):
             return
         # The server read its clock after `sent`. So its time T is no earlier here than this says.

@@ -429,7 +429,7 @@ class Ledger:
     # What came back
 
     def granted(self, id: str, fence: int, since: float) -> None:
-        """A message or a reply names a grant."""
+        """Take a grant that a message or a reply names."""
         ask = self.fresh.get(id) or self.line.get(id) or self.tries.get(id)
         if ask is not None:
             self.grant(ask, fence, since)
@@ -439,7 +439,8 @@ class Ledger:
             self.releases[id] = f"{fence} {Report.NOTHING}"
 
     def grant(self, ask: Ask, fence: int, since: float) -> None:
-        """A permit for one who waits, granted no earlier than `since` on this process's clock."""
+        """Give a permit to one who waits, granted no earlier than `since` on this process's
+        clock."""
         id, lease = ask.id, ask.lease
         if lease is None or id not in self.leases:  # it may be read twice: see `granted`
             now, deadline = self.engine.clock(), since + self.trusted

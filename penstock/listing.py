@@ -20,7 +20,7 @@ json_array = click.option("--json", "as_json", is_flag=True, help="One JSON arra
 def show_list(
     found: Sequence[_T], table: Callable[[Sequence[_T]], Table], nothing: str, *, as_json: bool
 ) -> None:
-    """Shows a list as a table, or whole as JSON. That there is nothing is said on stderr."""
+    """Show a list as a table, or whole as JSON. That there is nothing is said on stderr."""
     if as_json:
         click.echo(json.dumps([_plain(one) for one in found], indent=2))
     elif found:
@@ -34,7 +34,7 @@ def _plain(one: Any) -> Any:
 
 
 def show_shares(shares: Shares | GateShares, *, as_json: bool) -> None:
-    """Shows the shares of a queue or of a gate, in the order of their turns."""
+    """Show the shares of a queue or of a gate, in the order of their turns."""
     if as_json:
         click.echo(json.dumps(asdict(shares), indent=2))
         return

@@ -26,7 +26,7 @@ def examples(text: str) -> str:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """A line to stdout or stderr. Names in it are others': they steer no terminal."""
+    """Print a line to stdout or stderr. Names in it come from others, so they steer no terminal."""
     click.echo(visible(text), err=err)
 
 

@@ -45,7 +45,7 @@ def progress_bar(count: int, what: str) -> Iterator[Callable[[int], None] | None
 
 
 def print_verdicts(result: JudgeResult) -> None:
-    """A row for each case, and what they come to."""
+    """Print a row for each case, and how many passed."""
     figures = "case", "cpu ms", "wall ms", "memory MB"
     table = Table(*figures, "verdict", "", right=figures)
     for index, letter in enumerate(result.verdicts):

@@ -98,7 +98,8 @@ def allowed(names: str | None) -> Allowed:
 
 
 def refused_ends(fields: Mapping[bytes, bytes], allow: Allowed) -> None:
-    """The callbacks that are refused, by a job's hash as it was claimed."""
+    """Refuse a job, by its hash as it was claimed, if a callback or a webhook of it is not
+    allowed."""
     if allow.anything:
         return
     names = (fields.get(f"{kind}_callback_name".encode()) for kind in _CALLBACKS)

@@ -198,7 +198,8 @@ def place_of(
     when_paused: WhenPaused = "wait",
     setting: str = "on",
 ) -> Place:
-    """Connects to nothing. Raises `SettingError`, which names the `setting`, for what is no place.
+    """Read a place, without connecting to it. Raises `SettingError`, which names the `setting`, for
+    what is no place.
 
     `queue`, `share`, `patience` and `when_paused` are those of `CodeQueue`, if a Redis is named.
     """

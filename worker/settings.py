@@ -220,7 +220,7 @@ def share_here(given: str | None) -> str:
 
 
 def result_ttl_here(given: int | None) -> int:
-    """For how long jobs are kept: what is given, or what this process has."""
+    """How long jobs are kept: as given, or as this process is set."""
     return QueueSettings.load().result_ttl if given is None else given
 
 

@@ -8,7 +8,8 @@ log = logging.getLogger(__name__)
 
 
 def log_found(task: str, published: Published, now: Versions, *, resumes: bool) -> None:
-    """A warning, unless the trainer `resumes` a run: a new one would not expect them."""
+    """Log the groups that an earlier process left: a warning, unless the trainer `resumes` a run. A
+    new run would not expect them."""
     there = sum(now.outstanding.values()) + now.again
     if there or published.returned or published.gone:
         log.log(

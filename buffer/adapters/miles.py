@@ -66,7 +66,7 @@ class DataBuffer:
         self._begin_metrics()
 
     async def put(self, input: Any) -> None:
-        """A finished group; waits while the buffer is full."""
+        """Put a finished group into the buffer; waits while that is full."""
         before, group = cancellations(), input.group
         if not self._is_wanted(group, input.prompt_group):
             return

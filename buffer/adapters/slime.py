@@ -112,7 +112,7 @@ class DataSource:
             self._later(self._park, group)
 
     def finished(self, group: Group) -> None:
-        """A group to train on."""
+        """Write a finished group, to be trained on."""
         self._later(self._write, group)
 
     def publish(self, rollout_id: int) -> None:
@@ -128,8 +128,8 @@ class DataSource:
             log_found(self._task, published, now, resumes=rollout_id > 0)
 
     def take(self, groups: int) -> list[Group]:
-        """Takes so many groups, by the policy. They count as trained on; a restart from a
-        checkpoint before this step brings them back."""
+        """Take so many groups, by the policy. They count as trained on; a restart from a checkpoint
+        before this step brings them back."""
         found: list[Group] = []
         while len(found) < groups:
             if self.failure is not None:
@@ -246,7 +246,7 @@ class DataSource:
         return sorted(group, key=_index_of)
 
     def _later(self, work: Work, group: Group) -> None:
-        """This runs elsewhere than on slime's event loop, which may not wait."""
+        """Do some work elsewhere than on slime's event loop, which may not wait."""
         self._work.put((work, group))
 
     def _do(self) -> None:

@@ -82,8 +82,8 @@ class Admission:
             yield from self._of(slot)
 
     def deliver(self, item: dict[str, Any], send: Callable[[dict[str, Any]], Any]) -> bool:
-        """Writes what is whole, and parks what was interrupted: False. When the last question of
-        a slot is back, what its group still lacks is another slot's."""
+        """Write what is whole, and park what was interrupted: False. When the last question of a
+        slot is back, what its group still lacks is another slot's."""
         id, fence = item["slot"], item["fence"]
         out, whole = self._out[id], item.get("status") != PARTIAL
         if whole:
@@ -152,7 +152,7 @@ def admission_for(
 
 
 def _ask_and_renew(line: Connection, api: Api, signals: Signals, parent: int) -> None:
-    """Answers each wish with a slot: the wish's, or one for a group that must be made again."""
+    """Answer each wish with a slot: the wish's, or one for a group that must be made again."""
     renewer = _Renewer(api.another(), signals, parent)
     threading.Thread(target=_hear_of_versions, args=(api.another(), signals), daemon=True).start()
     owner = uuid.uuid4().hex

@@ -35,7 +35,7 @@ class Signals:
 
     @property
     def interrupts(self) -> tuple[int, int]:
-        """Differs from before once there is a reason to stop."""
+        """A counter that differs from before once there is a reason to stop."""
         return int(self._interrupts.value), self.newest if self._on_publish else 0
 
     def published(self, version: int) -> None:

@@ -58,7 +58,7 @@ class Sessions:
         return self._client.with_options(api_key=opened["key"]), opened["session"]
 
     def end(self, item: dict[str, Any]) -> bool:
-        """Has the gateway put the item with its rows into the buffer. False if it refused it for
+        """Let the gateway put the item with its rows into the buffer. False if it refused it for
         good, which is logged."""
         extra = {name: item[name] for name in ("messages", "extra_info")}
         said = {"reward": item["reward"], "extra": extra}

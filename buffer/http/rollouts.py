@@ -95,7 +95,8 @@ class Rollouts:
         return "started"
 
     async def _hire(self, rollout: Rollout, skip: list[Any]) -> Hire:
-        """Raises `Refused` while another server prepares the same rollout."""
+        """Claim a rollout for this server, or find that it runs. Raises `Refused` while another
+        server prepares it."""
         asked = "hire", rollout.task, rollout.digest, json.dumps(rollout.payload)
         taken, state = await self._call(*asked, "0")
         again = not taken and state == b"running" and await self._missed(rollout.task, skip)

@@ -183,7 +183,7 @@ async def renew(buffer: Existing, asked: Renew) -> dict[str, Any]:
 
 @version_routes.delete("/slots/renew", include_in_schema=False)
 async def no_slot() -> None:
-    """The refusal of a `renew` that is no slot's id."""
+    """Refuse `renew` where a slot's id belongs."""
     raise HTTPException(405)
 
 

@@ -167,7 +167,8 @@ class Publishing:
         return counts
 
     async def wait(self, after: int, seconds: float) -> int:
-        """Blocks on the stream of versions; nothing is asked again and again."""
+        """Wait for a version, blocked on the stream of versions: nothing is asked again and
+        again."""
         deadline, before = deadline_in(seconds), cancellations()
         key, link = self._task.key("versions"), self._task.link
         while True:

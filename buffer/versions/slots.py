@@ -87,7 +87,7 @@ class Slot:
         return entry
 
     def note(self, stored: int) -> None:
-        """Notes that so many items of the group are stored."""
+        """Note that so many items of the group are stored."""
         self.missing = max(0, self.missing - stored)
         if not self.missing:
             self._slots.forget(self)

@@ -42,9 +42,8 @@ class Reader:
         self._taken = 0
 
     def take(self, groups: int) -> list[Group]:
-        """Takes so many groups. They count as trained on; under a policy a trainer that begins
-        again at
-        an older version gets them once more."""
+        """Take so many groups. They count as trained on; under a policy a trainer that begins again
+        at an older version gets them once more."""
         found: list[Group] = []
         while len(found) < groups:
             batch = self._buffer.take(groups - len(found), wait=_WAIT)

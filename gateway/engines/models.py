@@ -93,7 +93,7 @@ class Part:
     """What still finds out by which versions it was sampled."""
 
     async def settled(self) -> None:
-        """Returns when `spans` and `bracket` are as they stay."""
+        """Wait until `spans` and `bracket` are as they stay."""
         if self.settling is not None:
             await self.settling
 

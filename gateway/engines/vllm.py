@@ -30,7 +30,7 @@ class Vllm(Engine):
         self._params: Recent[Mapping[str, Any]] = Recent(1024)
 
     async def _probe(self) -> None:
-        """Probes each endpoint by using it once, with one token."""
+        """Probe each endpoint by using it once, with one token."""
         chat = Chat([{"role": "user", "content": "a"}])
         try:
             rendered = await self.render(chat)

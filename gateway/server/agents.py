@@ -249,7 +249,7 @@ class _Way:
         return bytes(body)
 
     async def gone(self) -> None:
-        """Returns when the client has hung up."""
+        """Wait until the client has hung up."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -260,13 +260,13 @@ class _Way:
         await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
     async def blank(self) -> None:
-        """A blank before a whole body, so that nobody takes the connection for dead."""
+        """Send a blank before a whole body, so that nobody takes the connection for dead."""
         if not self._kind:
             await self._start(200, b"application/json")
         await self._send({"type": "http.response.body", "body": b" ", "more_body": True})
 
     async def json(self, body: Any, status: int = 200, **more: str) -> None:
-        """A whole body."""
+        """Send a whole body."""
         content = json.dumps(body, separators=(",", ":")).encode()
         if not self._kind:
             length = {"content-length": str(len(content))}
@@ -274,7 +274,7 @@ class _Way:
         await self._send({"type": "http.response.body", "body": content})
 
     async def end(self) -> None:
-        """The end of a stream."""
+        """End a stream."""
         await self._send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, fault: Fault) -> str:

@@ -31,7 +31,7 @@ class Sheet:
         self._add(GaugeMetricFamily, name, help, value, where, more)
 
     def count(self, name: str, help: str, value: float, *where: str, **more: str) -> None:
-        """A counter; its name ends in `_total`."""
+        """Add a counter; its name ends in `_total`."""
         self._add(CounterMetricFamily, name, help, value, where, more)
 
     def histogram(
@@ -42,7 +42,8 @@ class Sheet:
         *where: str,
         total: float | None = None,
     ) -> None:
-        """How many fell into each step, which is named by its upper end; the last is `+Inf`.
+        """Add a histogram: how many fell into each step, which is named by its upper end. The last
+        is `+Inf`.
 
         `total` is the sum of all values. If a step is below zero there is no `_sum`, and so no
         `_count`: it could shrink.

@@ -145,7 +145,8 @@ class HttpGuard:
             await self._watched[scope["path"]](send)
 
     async def _beside_pushes(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """For the server's life. The figures go to a collector too, if one is asked for."""
+        """Serve as long as the server lives, and push its figures to a collector if the environment
+        names one."""
         if not asked("METRICS"):
             await self.app(scope, receive, send)
             return

@@ -14,8 +14,8 @@ class Held:
 
     @contextmanager
     def some(self) -> Iterator[Callable[[int], None]]:
-        """For one request: what counts so many more, or fewer. The rest is given back at the
-        end."""
+        """A `with` block for one request. It yields the function that counts so many bytes more, or
+        fewer; what is left is given back at the end."""
         own = 0
 
         def take(more: int) -> None:

@@ -64,7 +64,7 @@ class Wires:
         return Wire(reader, writer)
 
     def give_back(self, url: str, wire: Wire) -> None:
-        """A connection whose answer is whole."""
+        """Keep a connection for the next request, once its answer is whole."""
         self._drop_old()
         idle = self._idle.setdefault(url, deque())
         if wire.lasting and len(idle) < _MOST_KEPT and not self._closed:
@@ -73,7 +73,7 @@ class Wires:
             wire.close()
 
     def _drop_old(self) -> None:
-        """Drops the connections of servers that are gone, which nobody asks any more."""
+        """Drop the connections of servers that are gone, which nobody asks any more."""
         oldest = time.monotonic() - self._kept
         for url, idle in list(self._idle.items()):
             while idle and idle[0][1] < oldest:

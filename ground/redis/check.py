@@ -1,4 +1,5 @@
-"""Is this Redis fit to keep Penstock's state? Checked once, before anything is built on it."""
+"""These checks say whether a Redis is fit to keep Penstock's state, before anything is built on
+it."""
 
 import re
 import ssl

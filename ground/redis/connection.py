@@ -95,7 +95,7 @@ class Connection:
         return replies
 
     def shut(self) -> None:
-        """From any thread: end it for the thread that converses."""
+        """End the connection from any thread; the thread that converses over it sees its end."""
         if self._wire is not None:
             self._wire.shut()
 

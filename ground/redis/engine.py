@@ -230,8 +230,8 @@ class Engine:
             self.deliver()
 
     def _read(self, batch: Batch, replies: Iterator[Any]) -> RedisError | None:
-        """Returns the error of those that Redis may take later: a full one renews leases all the
-        same, and their replies count. Only such exchanges are left in the batch."""
+        """Hand each exchange its reply. Those that Redis may take later are left in the batch, and
+        their error is returned. The others count all the same: a full Redis renews leases."""
         refused: list[tuple[RedisError, Exchange]] = []
         put_off: list[tuple[RedisError, Exchange]] = []
         for exchange in batch.exchanges:
@@ -337,7 +337,7 @@ class Engine:
     # The end
 
     def _leave(self) -> None:
-        """The last exchange: permits and jobs go back now, and not when their leases end."""
+        """Make the last exchange: permits and jobs go back now, and not when their leases end."""
         self.connection.timeout = min(self.connection.timeout, FAREWELL)
         with self.lock:
             end = self.clock() + FAREWELL / 2
@@ -400,7 +400,7 @@ class Engine:
         return []
 
     def _unclaimed(self, outcome: Any) -> None:
-        """An outcome whose caller's event loop is closed."""
+        """Take an outcome whose caller's event loop is closed."""
 
     def _retires(self) -> bool:
         """Whether no caller can reach this engine any more, so that it may end."""

@@ -25,7 +25,7 @@ def possible(target: RedisTarget) -> bool:
 
 
 def on_loop(kept: Loop, work: Callable[[], None]) -> bool:
-    """From any thread: run it there; False if the loop is closed or gone."""
+    """Have the loop run some work, from any thread. False if the loop is closed or gone."""
     loop = kept()
     try:
         if loop is not None:
@@ -38,8 +38,8 @@ def on_loop(kept: Loop, work: Callable[[], None]) -> bool:
 def open_for(
     kept: Loop, target: RedisTarget, timeout: float, begin: Callable[..., None], number: int
 ) -> bool:
-    """On a thread that may wait, and has loaded the scripts: dial, and hand the wires to `begin` on
-    the loop. False if that failed: the engine continues with all the work."""
+    """Dial some wires, and hand them to `begin` on the loop. Called on a thread that may wait, and
+    has loaded the scripts. False if that failed: the engine continues with all the work."""
     opened: list[LoopWire] = []
     try:
         for _ in range(number):  # one by one: if the second fails the first must be closed
@@ -90,7 +90,7 @@ class LoopWire(Wire):
             raise ConnectionError("the server reads too slowly")
 
     def hang_up(self, *, abort: bool = True) -> None:
-        """From any thread. If aborted, what has not been sent never will be."""
+        """Close the wire, from any thread. If aborted, what has not been sent never will be."""
         if self.closed:
             return
         loop = self._loop()

@@ -70,7 +70,7 @@ class Wire:
         return self._socket.fileno() < 0
 
     def send(self, data: bytes | memoryview) -> int:
-        """Returns how many bytes the socket took."""
+        """Send without waiting; returns how many bytes the socket took."""
         try:
             return self._socket.send(data)
         except _NOT_NOW:
@@ -112,7 +112,7 @@ class Wire:
         return replies
 
     def shut(self) -> None:
-        """From any thread: both sides see its end."""
+        """End the connection from any thread: both sides see its end."""
         with contextlib.suppress(OSError):
             # The plain method: that of a TLS socket would take the keys from who is reading.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)

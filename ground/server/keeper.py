@@ -115,7 +115,7 @@ class Ends:
         return bool(signalled) or os.getppid() != self.owner
 
     def wait(self, child: "subprocess.Popen[bytes]") -> None:
-        """Return at the first end: the owner's, this process's, the server's."""
+        """Wait for the first end: the owner's, this process's, the server's."""
         try:
             watched = [os.pidfd_open(self.owner), os.pidfd_open(child.pid), self.terminated]
         except (AttributeError, OSError):  # not Linux, or a kernel before 5.3

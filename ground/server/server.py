@@ -216,7 +216,8 @@ def make_private(folder: Path) -> None:
 
 
 def _socket_path(folder: Path) -> Path:
-    """In the folder, or if its path would be too long, in a private folder in /tmp."""
+    """The path of the server's socket: in the folder, or in a private one in /tmp if that would be
+    too long."""
     digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     elsewhere = f"penstock-{os.getuid()}-{digest}"
     homes = [folder, Path(tempfile.gettempdir()) / elsewhere, Path("/tmp") / elsewhere]  # noqa: S108

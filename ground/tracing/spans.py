@@ -42,7 +42,7 @@ class Span:
     ) -> None: ...
 
     def set(self, name: str, value: Value) -> None:
-        """An attribute."""
+        """Set an attribute."""
 
     def rename(self, name: str) -> None: ...
 
@@ -53,7 +53,8 @@ class Span:
     def end(self) -> None: ...
 
     def current(self) -> "Span":
-        """For a `with` block in which others are its children. It may outlast the block."""
+        """Make it the parent of the spans that begin in a `with` block. It may outlast the
+        block."""
         return self
 
 
@@ -179,7 +180,7 @@ def span(
     kind: Kind = "internal",
     parent: str = "",
 ) -> Span:
-    """For a `with` block, which it covers. An error that leaves the block makes it a failure.
+    """A span that covers a `with` block. An error that leaves the block makes it a failure.
 
     Its parent is the current span, or what a `traceparent` from elsewhere names.
     """

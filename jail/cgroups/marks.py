@@ -22,7 +22,7 @@ _held: set[int] = set()
 
 
 def _let_go() -> None:
-    """A fork may outlive the process whose groups they are."""
+    """Close the marks in a fork, which may outlive the process whose groups they are."""
     while _held:
         os.close(_held.pop())
 

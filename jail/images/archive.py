@@ -279,7 +279,8 @@ def _root_folder(path: Path, scratch: Path) -> PackedImage:
 
 
 def _everything_in(path: Path) -> Iterator[Path]:
-    """In the order of names, so that equal folders are equal layers. Sockets stay outside."""
+    """All that is below a folder, in the order of names, so that equal folders are equal layers.
+    Sockets stay outside."""
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
         found = Path(entry.path)
         if entry.is_symlink() or entry.is_file():

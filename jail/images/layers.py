@@ -72,7 +72,8 @@ class Layers:
 
     @contextmanager
     def hold(self, *keys: str) -> Iterator[None]:
-        """Raises `FileNotFoundError` if one of them is not there, or has just been deleted."""
+        """Lock layers in a `with` block, so that nobody deletes them. Raises `FileNotFoundError` if
+        one is not there any more."""
         held: list[int] = []
         try:
             for key in keys:
@@ -145,7 +146,8 @@ class Layers:
             return layer
 
     def _name(self, work: Path, layer: Layer, arriving: Arriving) -> None:
-        """The layer is still locked by its maker: nobody collects it before it is held here."""
+        """Give a layer its name. Its maker still locks it, so nobody collects it before it is held
+        here."""
         while True:
             try:
                 work.rename(self.folder / layer.key)
@@ -182,7 +184,7 @@ class Layers:
         return Collected()
 
     def _throw_away(self, folder: Path) -> None:
-        """The layer goes by a rename, so that no half of a layer is ever found."""
+        """Delete a layer, by a rename first, so that no half of a layer is ever found."""
         gone = Path(tempfile.mkdtemp(dir=self._unpacking))
         with _lock(gone, fcntl.LOCK_SH):
             folder.rename(gone / "gone")
@@ -204,7 +206,7 @@ class Layers:
 
 
 def settle(folder: Path) -> None:
-    """All that was written to its file system is on the disk when this returns."""
+    """Wait until all that was written to a folder's file system is on the disk."""
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if _libc.syncfs(at) < 0:
@@ -248,14 +250,15 @@ def _opened(folder: Path | str) -> int:
 
 
 def _check_name(at: int, folder: Path | str) -> None:
-    """Whether it still has that name, now that it is locked."""
+    """Check that a folder still has its name, now that it is locked. Else raises
+    `FileNotFoundError`."""
     here, found = os.fstat(at), os.stat(folder)
     if (found.st_ino, found.st_dev) != (here.st_ino, here.st_dev):
         raise FileNotFoundError(folder)
 
 
 def _delete(folder: Path) -> None:
-    """All of it, folders included that their image allows nobody to change.
+    """Delete a folder with all in it, also folders that their image allows nobody to change.
 
     Each folder moves to the top first: so no depth is too deep, and no path too long.
     """

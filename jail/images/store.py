@@ -235,7 +235,8 @@ class ImageStore:
         return self._images / f"{quote(name, safe='')}.json"
 
     def _write_records(self, images: list[Image]) -> None:
-        """A full disk is noticed before the first of them has its name."""
+        """Write the images' records. A full disk is noticed before the first of them has its
+        name."""
         with self._layers.work() as work:
             for number, image in enumerate(images):
                 record = work / str(number)

@@ -225,7 +225,8 @@ class Unpacker:
     def _copy_from_below(
         self, member: tarfile.TarInfo, target: tuple[str, ...], folder: int, name: str
     ) -> None:
-        """A link into another layer cannot be one on disk: each layer is a folder by itself."""
+        """Copy the file that a link names in a layer below. It cannot be a link on disk, because
+        each layer is a folder by itself."""
         for lower in self._below or ():
             with suppress(FileNotFoundError), _opened_path(lower, target) as found:
                 about = os.fstat(found)

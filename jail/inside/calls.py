@@ -171,7 +171,8 @@ def _stat(path: str, **_: Any) -> dict[str, Any]:
 
 
 def _list(path: str, depth: int, **_: Any) -> None:
-    """An entry a line: the names are the program's, and nobody has to take them all at once."""
+    """List a folder, an entry per line: the names are the program's, and nobody has to take them
+    all at once."""
     found: list[dict[str, Any]] = []
     folders = [(_named(path), 1)]
     while folders:

@@ -38,7 +38,7 @@ def serve(job: Job, header: dict[str, Any], contents: list[bytes]) -> dict[str, 
 
 
 def _put_program(names: list[str], contents: list[bytes], executable: set[str]) -> None:
-    """In a folder of its own, which nobody can write to after that."""
+    """Put the program's files into a folder of its own, which nobody can write to after that."""
     size = sum(map(len, contents)) + (len(names) + 64 << 13)
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     syscalls.mount("program", root.PROGRAM, "tmpfs", flags, f"size={size},mode=755")

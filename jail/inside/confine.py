@@ -235,7 +235,8 @@ def require() -> None:
 
 
 def restrict(rights: Mapping[str, int]) -> None:
-    """From now on these paths, each with these rights, and nothing else; no-new-privs is set."""
+    """Confine this process to these paths, each with its rights, from now on. no-new-privs is
+    set."""
     asked = struct.pack("QQQ", _ALL_FILES, _ALL_NETWORK, _ALL_SCOPES)
     rules = syscalls.syscall("landlock_create_ruleset", _CREATE, asked, len(asked), 0)
     for path, allowed in rights.items():

@@ -61,7 +61,7 @@ _last = ""
 
 
 def settle() -> None:
-    """The modules that are there now are no program's own."""
+    """Note which modules are there now: those are no program's own."""
     global _older, _last
     _older, _last = frozenset(_modules) - {"__main__"}, next(reversed(_modules))
 
@@ -121,7 +121,8 @@ def run(
 def _course(
     main: types.ModuleType, script: str, code: types.CodeType | None, asked: list[Any] | None
 ) -> Iterator[bytes]:
-    """All that a marked script does; then what a mark is put between. A fork of it has no mark."""
+    """Run a marked script. `run` joins what this yields by the mark, so two empty texts give the
+    mark itself. A fork of the program that comes to its end yields none, and so has no mark."""
     itself = _getpid()
     exec(code or compile(*source_of(script), dont_inherit=True), main.__dict__)  # noqa: S102
     if asked is not None:
@@ -140,7 +141,8 @@ def _course(
 def _checked(
     main: types.ModuleType, script: str, code: types.CodeType | None, _: object
 ) -> Iterator[bytes]:
-    """Runs as `_course` does, and then the check, which nothing of the program has seen before."""
+    """Run as `_course` does, and then the check. That was compiled before the program began, but no
+    name leads to it: it comes to light between the two texts that `_course` yields."""
     itself = _getpid()
     check = _check_in(LAST_WORD).join(_course(main, script, code, None))
     _settrace(None)
@@ -271,8 +273,7 @@ def _attempt(step: Callable[..., None], *arguments: Any) -> None:
 
 
 def _forget(left: Left) -> None:
-    """The program's modules are garbage all at once, so that what an object does last finds its
-    names."""
+    """Drop the program's modules all at once, so that an object's last action finds its names."""
     _collect()  # what outlives this is in the order in which it is reached: files before buffers
     # From the newest on: a look at every name would copy much of a fork's memory.
     newest = [

@@ -127,7 +127,7 @@ class Image(Namespaces):
         return super().leave()
 
     def confine(self) -> None:
-        """The process becomes the session's root, with what that may do; `become` makes it somebody
+        """Make this process the session's root, with what that may do; `become` makes it somebody
         else."""
         if self._many:
             os.setgroups([])
@@ -159,7 +159,8 @@ class Image(Namespaces):
 
 
 def _make_folder(name: str, mode: int) -> None:
-    """In the image's top folder; what it has under that name may be something else."""
+    """Make a folder at the image's top. What the image has under that name may be something
+    else."""
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISDIR(os.lstat(name).st_mode):
             return

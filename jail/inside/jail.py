@@ -205,7 +205,7 @@ class Namespaces:
         return (name for name in os.listdir("/proc") if name.isdigit() and name != "1")
 
     def kill(self, program: int) -> None:
-        """All but init, which is process 1 of its namespace: -1 reaches nobody outside."""
+        """Kill all but init, which is process 1 of its namespace: -1 reaches nobody outside."""
         if os.getpid() != 1:
             raise RuntimeError("not the init of a namespace")
         with contextlib.suppress(ProcessLookupError):
@@ -215,7 +215,7 @@ class Namespaces:
         self.kill(0)
 
     def terminals(self) -> str:
-        """Mounts terminals of the session's own; a kernel that refuses them leaves it without."""
+        """Mount terminals of the session's own; a kernel that refuses them leaves it without."""
         if os.path.lexists(root.TERMINALS + "/ptmx"):
             return root.TERMINALS + "/ptmx"
         with contextlib.suppress(OSError):

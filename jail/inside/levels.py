@@ -49,9 +49,8 @@ class Levels:
             return [syscalls.shared(level.path) for level in self._all]
 
     def begin(self, parts: Sequence[str]) -> None:
-        """Begins with the jail's own level, which has these folders. Raises `Refused` where no
-        other level can lie over it: programs may have changed it by the path that it has until
-        then."""
+        """Begin with the jail's own level, which has these folders. Raises `Refused` where no other
+        level can lie over it: programs may have changed it by the path that it has until then."""
         if len(self._all) > 1:
             return  # they have that path no longer
         require_attributes()
@@ -64,7 +63,7 @@ class Levels:
             raise Refused(f"{problem.filename}: {problem.strerror}") from None
 
     def add(self) -> None:
-        """A new highest one, as open to others as the last."""
+        """Add a new highest level, as open to others as the last."""
         self._put_over(self._new_folder())
         self._give_owner_and_mode()
 
@@ -89,7 +88,7 @@ class Levels:
         return path
 
     def _give_owner_and_mode(self) -> None:
-        """The highest one says whose / itself is."""
+        """Give the highest level the owner and the mode of /, which it decides."""
         for before in self._all[1:2]:
             found = os.fstat(before.at)
             os.fchown(self.top.at, found.st_uid, found.st_gid)
@@ -103,7 +102,8 @@ class Levels:
         )
 
     def enter_new_namespace(self) -> None:
-        """The namespace is as it was when the session began, but for the levels."""
+        """Enter a new namespace of mounts: the one in which the session began, without the
+        levels."""
         syscalls.enter_mounts(self._first)
         syscalls.unshare(syscalls.NEW_NS)
 
@@ -142,7 +142,8 @@ class Levels:
 
 
 def require_attributes() -> None:
-    """The kernel notes in a folder's attributes what it hides of those below."""
+    """Require attributes of folders, in which the kernel notes what a level hides of those
+    below."""
     try:
         os.setxattr(root.SCRATCH, "user.overlay.test", b"y")
     except OSError:
@@ -151,8 +152,8 @@ def require_attributes() -> None:
 
 @contextlib.contextmanager
 def _back_from(namespace: int) -> Iterator[None]:
-    """In there for a while. What the kernel refuses there is no harm to where we came from; that
-    we cannot go back is."""
+    """Enter another namespace's mounts for a `with` block, and come back. An error there is
+    `Refused`; an error on the way back is not caught."""
     here = os.open(_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
     try:
         syscalls.enter_mounts(namespace)

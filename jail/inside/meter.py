@@ -265,7 +265,7 @@ class Meter:
         self.close(used.ru_utime + used.ru_stime - self._earlier, used.ru_maxrss * 1024, of_all)
 
     def close(self, cpu: float, of_one: int, of_all: int) -> None:
-        """Ends with what all that has ended used, the peak of the largest process and, if it is
+        """End with what all that has ended used, the peak of the largest process and, if it is
         known, of all together."""
         self.cpu = max(self.cpu, cpu)
         self.memory_peak = of_all or max(self.memory_peak, of_one)

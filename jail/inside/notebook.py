@@ -155,7 +155,7 @@ class Interpreter:
             task.cancel()  # out of its time, it must not go on in later cells
 
     def _lend_loop(self, asyncio: Any) -> None:
-        """A cell without `await` may begin tasks too. The loop does not run under it, so that
+        """Let a cell without `await` begin tasks too. The loop does not run under it, so that
         `asyncio.run` and `run_until_complete` work there as they do in a script."""
         events = asyncio.events
         strictly = events.get_running_loop
@@ -211,8 +211,8 @@ class Notebook(Interpreter):
         self._show_figures()
 
     def _keep(self, value: Any) -> None:
-        """The value is kept as a notebook does it, unless the program has taken one of the names
-        for its own."""
+        """Keep a cell's value by a notebook's names for it, unless the program has taken one of
+        them for its own."""
         names = ["_", "__", "___"]
         if [id(self.names.get(name)) for name in names] == [id(kept) for kept in self._kept]:
             self._kept = [value, *self._kept[:2]]
@@ -473,7 +473,7 @@ def _open_stream(at: int, name: str) -> Any:
 
 
 def _reopen_closed() -> None:
-    """A stream that an earlier program has closed."""
+    """Reopen a stream that an earlier program has closed."""
     for at, name in ((1, "stdout"), (2, "stderr")):
         if getattr(vars(sys).get(f"__{name}__"), "closed", True):
             _open_stream(at, name)
@@ -653,7 +653,7 @@ class Printed:
         threading.Thread(target=self._pass_on, daemon=True).start()
 
     def drain(self) -> None:
-        """Return when all that was written before has been passed on."""
+        """Wait until all that was written before has been passed on."""
         import threading
 
         mark, seen = os.urandom(16).hex().encode(), threading.Event()
@@ -819,7 +819,7 @@ def _watched(line: Any, run: Callable[[], int]) -> int:
 
 
 def _program(interpreter: Interpreter, path: str, name: str) -> int:
-    """Runs a program, and returns its exit code."""
+    """Run a program, and returns its exit code."""
     try:
         with _interruptible():
             with open(path, encoding="utf-8") as file:

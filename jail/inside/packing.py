@@ -21,7 +21,7 @@ _OPAQUE = "user.overlay.opaque"
 
 
 def pack(kept: list[int], over: bool = True, **_: Any) -> None:
-    """All that the session has written, for `unpack` in another one: folders before what is in
+    """Pack all that the session has written, for `unpack` in another one: folders before what is in
     them, and of a file with several names the content once. `over`: over an image, of which it may
     have removed something."""
     seen: dict[tuple[int, int], str] = {}

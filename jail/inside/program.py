@@ -215,8 +215,8 @@ def limit(place: Place, limits: dict[str, Any], joins: list[int]) -> None:
 
 
 def limit_time(limits: dict[str, Any]) -> None:
-    """The time of this process is limited from its beginning: one that others are forked from has
-    its own."""
+    """Limit the time of this process, counted from its beginning. A process that others are forked
+    from has a limit of its own."""
     seconds = int(limits["cpu"]) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
 

@@ -93,8 +93,8 @@ class SharedMount(NamedTuple):
     overlaid: bool = True
 
     def lay_over(self) -> None:
-        """A new overlay, over any that is there. It keeps what the kernel notes about files that
-        are open, such as locks; their content is in memory once, as before.
+        """Lay a new overlay, over any that is there. It keeps what the kernel notes about files
+        that are open, such as locks; their content is in memory once, as before.
 
         Raises `FileNotFoundError` if the machine has deleted the file, or the folder that
         this is mounted on."""
@@ -206,8 +206,8 @@ class _Machine:
             self.show(f"/{name}")
 
     def show(self, source: str, path: str = "") -> bool:
-        """A file or folder of the host, if it is there, with all that is mounted below it.
-        Whether it was not shown before."""
+        """Show a file or folder of the host, if it is there, with all that is mounted below it.
+        Returns whether it was not shown before."""
         host, path = OLD + self._real.get(source, source), path or source
         if not os.path.exists(host) or os.path.exists(path):
             return False
@@ -239,7 +239,7 @@ class _Machine:
 
 
 def show(source: str, path: str) -> None:
-    """A file or folder once more, by another path."""
+    """Show a file or folder once more, by another path."""
     _make_place(source, path)
     syscalls.mount(source, path, None, syscalls.MS_BIND | syscalls.MS_REC)
 
@@ -253,7 +253,7 @@ def _make_place(source: str, path: str) -> None:
 
 
 def hide(paths: list[str]) -> None:
-    """An empty file lies over each that is still there: the machine may delete some meanwhile."""
+    """Lay an empty file over each that is still there: the machine may delete some meanwhile."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             syscalls.mount(NOTHING, path, None, syscalls.MS_BIND)

@@ -161,7 +161,7 @@ def _forked(place: Place) -> Running:
 
 
 def _dismiss(running: Running, waits: bool) -> None:
-    """No order comes for it: it ends."""
+    """End a clone that waits for an order, because none will come."""
     running.line.close()
     for end in (*running.streams, running.complaint):
         os.close(end)

@@ -67,7 +67,8 @@ def unshare(flags: int) -> None:
 
 
 def enter_mounts(namespace: int) -> None:
-    """Another namespace of mounts; its root is this process's, and where it works."""
+    """Enter another namespace of mounts. Its root becomes this process's root and working
+    folder."""
     _check(_setns(namespace, NEW_NS), "setns")
 
 
@@ -105,7 +106,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def give_up_capabilities(kept: Iterable[int] = ()) -> None:
-    """All but these now; none to be had by exec either, for no-new-privs is set."""
+    """Give up all capabilities but these. No exec brings any back, because no-new-privs is set."""
     mask = sum(1 << each for each in kept)
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     syscall("capset", _CALLS["capset"], header, struct.pack("6I", mask, mask, 0, 0, 0, 0))
@@ -160,7 +161,7 @@ def attach(mounted: int, target: str) -> None:
 
 
 def flush_files() -> None:
-    """Flushes the files of C, as it does when a process ends by `exit`."""
+    """Flush the files of C, as it does when a process ends by `exit`."""
     _fflush(None)
 
 

@@ -24,7 +24,7 @@ def opened() -> int:
 
 
 def tell(watching: int, path: str, recursive: bool) -> None:
-    """A line of JSON for each change; `null` as the first."""
+    """Write a line of JSON for each change; `null` as the first."""
     watched: dict[int, str] = {}
 
     def add(folder: str) -> Iterator[str]:

@@ -58,7 +58,8 @@ CaseSource = Cases | Sequence[JudgeCase] | Mapping[str, Any] | Sequence[Any] | s
 
 
 def cases_of(given: CaseSource) -> Cases:
-    """Raises `RequestRefused` for what cannot be judged."""
+    """Read cases in any form that they may have. Raises `RequestRefused` for what cannot be
+    judged."""
     if isinstance(given, Cases):
         return check_cases(given)
     if isinstance(given, Sequence) and given and all(isinstance(one, JudgeCase) for one in given):

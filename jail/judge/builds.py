@@ -74,7 +74,8 @@ class Builds:
     async def of(
         self, language: str, code: str, given: Mapping[str, bytes], limits: Limits
     ) -> Build:
-        """Raises `LanguageAbsent`, or `NotBuilt`."""
+        """The build of a program, which may be kept from an earlier one. Raises `LanguageAbsent`,
+        or `NotBuilt`."""
         found = languages.find(language, self._jails.lacking)
         script = languages.script(found, given, code)
         source = {script: languages.source(found, code)}
@@ -167,7 +168,8 @@ def _argv(step: Mapping[str, object]) -> list[object]:
 
 
 def _digest(argv: list[str], files: Mapping[str, bytes]) -> str:
-    """Another compiler of the same name is another file."""
+    """A digest of a compilation: its command, its files, and the compiler, which another one of the
+    same name is not."""
     compiler = shutil.which(argv[0], path=languages.PATH)
     seen = os.stat(compiler) if compiler else None
     about = hashlib.sha256(repr((argv, seen and (seen.st_ino, seen.st_mtime_ns))).encode())

@@ -37,7 +37,7 @@ def accepts(compare: Compare, printed: bytes, expected: Iterable[bytes]) -> bool
 
 
 async def accepted(compare: Compare, printed: bytes, expected: Sequence[bytes]) -> bool:
-    """Compares as above, and nobody else waits while much is compared."""
+    """Compare as above, and nobody else waits while much is compared."""
     large = _LARGE_NUMBERS if compare.rule == "floats" else _LARGE
     if len(printed) + sum(map(len, expected)) > large:
         return await asyncio.to_thread(accepts, compare, printed, expected)
@@ -145,7 +145,7 @@ def _close(compare: Compare, printed: bytes, expected: bytes) -> bool:
 
 
 def _clearly_close(compare: Compare, one: bytes, other: bytes) -> bool | None:
-    """Compares by floats, which is fast; None where their rounding, or the spelling, may decide."""
+    """Compare by floats, which is fast; None where their rounding, or the spelling, may decide."""
     if len(one) > _LONGEST_NUMBER or len(other) > _LONGEST_NUMBER or b"_" in one + other:
         return None
     try:

@@ -44,7 +44,8 @@ def code_of(completion: str, language: str | None = None) -> tuple[str, str] | N
 
 
 def _blocks(completion: str) -> Iterator[tuple[str, str | None, str]]:
-    """For each fence its words, the language that it names, and the code, which may lack its end.
+    """The blocks of a completion: a fence's words, the language that they name, and the code, which
+    may lack its end.
 
     A fence may be indented, as in a list. One behind words on its line must name a language.
     """

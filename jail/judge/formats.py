@@ -200,7 +200,7 @@ def _of_object(index: int, one: dict[str, Any]) -> JudgeCase:
 
 
 def checked_case(index: int, **parts: Any) -> JudgeCase:
-    """Raises `RequestRefused`, which names the case, for what is no text, or too large."""
+    """Make a case of its parts. `RequestRefused` names the case that is no text, or too large."""
     try:
         return JudgeCase(**parts)
     except ValidationError as refusal:

@@ -78,7 +78,8 @@ class Found:
         self._full_from = count
 
     def enter(self, index: int, said: CaseVerdict, ran: Ran | None) -> None:
-        """A failure may end it all: what comes behind is not needed then, whether it ran or not."""
+        """Enter a case's verdict. A failure may end it all: the cases behind are not needed then,
+        whether they ran or not."""
         self._said[index] = said, _figures(ran) if ran else _Figures()
         if ran:
             late = said.letter == "T"
@@ -122,7 +123,8 @@ class Found:
         return all(said.letter == "M" for said, _ in self._said.values())
 
     def _keep(self, index: int, said: CaseVerdict, ran: Ran) -> None:
-        """The first ones are kept, as many as there is room for."""
+        """Keep what a case printed, if the request asks for it. The first cases are kept, as many
+        as there is room for."""
         which = self._request.keep
         if which == "none" or (which != "all" and said.letter == "P") or index >= self._full_from:
             return

@@ -92,7 +92,8 @@ class Lane:
         self._stays = jails.level == "ns"
 
     async def run(self, errand: Errand) -> Step:
-        """Raises `LaneLost` where the sandbox, and not the case, failed."""
+        """Run one errand, in the lane's jail or in a jail of its own. Raises `LaneLost` if the
+        sandbox failed, and not the case."""
         limits = replace(self._limits, memory=errand.memory, output=errand.output)
         if limits != self._limits:
             await self.close()

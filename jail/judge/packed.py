@@ -29,7 +29,7 @@ class Packed:
 
 
 def pack(cases: Sequence[JudgeCase]) -> Packed:
-    """May take a while for many megabytes: a few milliseconds each."""
+    """Pack cases into blobs by their digests. Each megabyte takes a few milliseconds."""
     blobs: dict[str, bytes] = {}
     packs: list[tuple[int, list[str]]] = []
     for part in _parts(cases):

@@ -42,7 +42,8 @@ class Judging:
             await self.builds.close()
 
     async def judge(self, request: JudgeRequest, suite: Suite) -> JudgeResult:
-        """Raises `SandboxFailure` where the sandbox failed as a whole."""
+        """Judge a program by its suite, when a slot is free. Raises `SandboxFailure` if the sandbox
+        failed as a whole."""
         began = time.monotonic()
         try:
             async with self._jails.slots:

@@ -26,7 +26,8 @@ class Suite(Protocol):
     def __len__(self) -> int: ...
 
     async def case(self, index: int) -> Case:
-        """Raises a `SandboxFailure` where it cannot be had: the case is masked then."""
+        """Fetch one case. A `SandboxFailure` says that it cannot be had; the case is masked
+        then."""
 
     async def close(self) -> None:
         """Stop what is being fetched. Harmless when repeated."""

@@ -63,11 +63,11 @@ class Workshop:
     given: Mapping[str, bytes]
 
     async def build(self, code: str) -> Build:
-        """Raises `LanguageAbsent`, or `NotBuilt`."""
+        """Build the program that is judged. Raises `LanguageAbsent`, or `NotBuilt`."""
         return await self.build_other(self.language, code, self.given)
 
     async def build_other(self, language: str, code: str, given: Mapping[str, bytes]) -> Build:
-        """Builds a checker or an interactor, as `build` does a program."""
+        """Build a checker or an interactor, as `build` does a program."""
         room = replace(self.limits, memory=max(self.limits.memory, self.defaults.memory))
         with tracing.span("compile", {"penstock.language": language}):
             return await self.builds.of(language, code, given, room)
@@ -96,7 +96,8 @@ class Trial:
         self._lanes: dict[asyncio.Task[None], int] = {}  # with the case that each is at
 
     async def result(self) -> JudgeResult:
-        """Raises `LaneLost` or `NotBuilt` if the sandbox failed, and no verdict is known."""
+        """Run the cases within their total time. Raises `LaneLost` or `NotBuilt` if the sandbox
+        failed, and no verdict is known."""
         cut = asyncio.timeout(self._request.total)
         try:
             async with cut:

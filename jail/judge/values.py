@@ -232,7 +232,8 @@ def _says_nothing(statement: ast.stmt) -> bool:
 def _call_in(
     statement: ast.stmt, names: dict[str, str]
 ) -> tuple[str, list[Any], dict[str, Any], Wanted]:
-    """Raises ValueError for a statement that is no assertion of a call with plain arguments."""
+    """Read `assert f(1, x=2) == 3`: the function's name, its arguments, and what they should give.
+    Raises ValueError for any other statement."""
     if not isinstance(statement, ast.Assert):
         raise ValueError("no assertion")  # noqa: TRY004 - caught beside the others
     call, wanted = _split(statement.test)

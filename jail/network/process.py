@@ -79,7 +79,8 @@ class Process:
 
 
 def main() -> None:
-    """The process begins by its arguments: the line to its hub, the user to become, the ceiling."""
+    """Run the process. Its arguments are the line to its hub, the user to become, and the
+    ceiling."""
     at, user, ceiling = sys.argv[1:]
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -217,7 +217,7 @@ class _Passing:
     async def _both(
         self, asked: ProxyRequest, forth: "asyncio.Future[None]", back: "asyncio.Future[None]"
     ) -> None:
-        """A tunnel ends with both of its halves, a request with its answer."""
+        """Wait for the end: that of both halves of a tunnel, or of a request's answer."""
         if not asked.head:
             await asyncio.gather(forth, back)
             return

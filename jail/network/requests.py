@@ -58,7 +58,8 @@ class ProxyRequest:
 
 
 async def read_head(reader: StreamReader) -> ProxyRequest:
-    """Raises `Refused`, and `ConnectionError` for a client that has gone."""
+    """Read a request up to its body. Raises `Refused`, and `ConnectionError` for a client that has
+    gone."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except LimitOverrunError:
@@ -136,7 +137,8 @@ def _length(headers: list[tuple[str, str]]) -> int:
 
 
 def _target(authority: str, port: int) -> Target:
-    """Read a target. `port` holds if none is said; 0: one must be."""
+    """Read the host and the port that a request names. `port` is the default; with 0 the request
+    must name one."""
     host, number = authority, ""
     if authority.startswith("["):
         host, bracket, rest = authority[1:].partition("]")

@@ -92,7 +92,7 @@ class Line:
         return len(self._patient)
 
     def close(self) -> None:
-        """No place is given any more: who waits, or comes, is sent elsewhere at once."""
+        """Give no place any more: those who wait, or come, are sent elsewhere at once."""
         self._closed = True
         for timeout in self._patient:
             if not timeout.expired():

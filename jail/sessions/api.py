@@ -208,13 +208,13 @@ class Process(Protocol):
         """Write to its input or terminal. What it no longer reads is dropped."""
 
     async def close_stdin(self) -> None:
-        """The command's input is at its end."""
+        """End the command's input."""
 
     async def signal(self, number: int) -> None:
         """Signal its process group. Raises `SessionRefused` for a number that is no signal."""
 
     async def resize(self, terminal: Terminal) -> None:
-        """Sets the size of its terminal. Raises `SessionRefused` for a size that none can have."""
+        """Set the size of its terminal. Raises `SessionRefused` for a size that none can have."""
 
     async def close(self) -> None:
         """Hang up."""
@@ -264,14 +264,14 @@ class Session(Protocol):
         """Write to the input or terminal of a command that another caller may have started."""
 
     async def close_stdin(self, which: int | str) -> None:
-        """Ends the input of a command, as `write_stdin` writes to it."""
+        """End the input of a command, as `write_stdin` writes to it."""
 
     async def signal(self, which: int | str, number: int) -> None:
         """Signal the process group of a command. Raises `ProcessGone`, and `SessionRefused` for a
         number that is no signal."""
 
     async def resize(self, which: int | str, terminal: Terminal) -> None:
-        """Sets the size of a command's terminal. Raises as `signal` does."""
+        """Set the size of a command's terminal. Raises as `signal` does."""
 
     def read(self, path: str, *, user: str = "") -> AsyncGenerator[bytes, None]:
         """A file's content in pieces."""
@@ -294,13 +294,13 @@ class Session(Protocol):
         about them."""
 
     async def make_folder(self, path: str, *, user: str = "") -> bool:
-        """Makes a folder with those above it; False if it was there."""
+        """Make a folder with those above it; False if it was there."""
 
     async def move(self, path: str, to: str, *, user: str = "") -> Entry:
         """Rename, and replace what is there."""
 
     async def remove(self, path: str, *, user: str = "") -> None:
-        """A file, or a folder with all in it. Raises `FileNotFoundError`."""
+        """Remove a file, or a folder with all in it. Raises `FileNotFoundError`."""
 
     def watch(
         self, path: str, *, recursive: bool = False, user: str = ""

@@ -46,7 +46,7 @@ async def cut(folder: Path, hub: str, what: str) -> SessionError:
 
 
 def value(frame: wire.Frame, wanted: str) -> Any:
-    """Raises what the hub says went wrong."""
+    """Take a value from the hub's answer, or raise the error that the answer names."""
     header, _ = frame
     if "errno" in header:
         raise OSError(header["errno"] or errno.EIO, header["why"] or os.strerror(errno.EIO))

@@ -22,8 +22,9 @@ _KINDS = {
 
 
 class LayerWriter:
-    """Is fed with what a session packs, in pieces of any size. It writes `most` bytes: a file that
-    is all hole takes no room in its session, and all of its size here."""
+    """A writer makes a layer of what a session packs, which comes in pieces of any size. It writes
+    at most `most` bytes: a file that is all hole takes no room in its session, and all of its size
+    here."""
 
     def __init__(self, file: IO[bytes], most: int) -> None:
         self._file = file

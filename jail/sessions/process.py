@@ -61,7 +61,7 @@ class LocalProcess:
         await self.close_stdin()
 
     def hang_up_if_failed(self, feeding: "asyncio.Future[None]") -> None:
-        """Hangs up after a failure, so that nobody waits for the rest."""
+        """Hang up after a failure, so that nobody waits for the rest."""
         if feeding.cancelled() or feeding.exception():
             self._writer.transport.abort()
 

@@ -213,7 +213,7 @@ class LocalSession:
             await self.ended()
 
     async def ended(self) -> None:
-        """Ends the session as `end` does, but raises `SessionGone` where it had ended."""
+        """End the session as `end` does, but raise `SessionGone` where it had ended."""
         await self._ask("", "end")
 
     async def _value(

@@ -24,13 +24,13 @@ Frame = tuple[dict[str, Any], bytes]
 
 
 def check_size(size: Any) -> None:
-    """Checks the size of a terminal. Raises `SessionRefused`."""
+    """Check the size of a terminal. Raises `SessionRefused`."""
     if not (len(size) == 2 and all(isinstance(n, int) and 0 < n < 1 << 16 for n in size)):
         raise SessionRefused(f"terminal is {size!r:.50}; columns and rows are 1 to 65535")
 
 
 def check_signal(number: Any) -> None:
-    """Raises `SessionRefused`."""
+    """Check a signal's number. Raises `SessionRefused`."""
     if not (isinstance(number, int) and 0 <= number < signal.NSIG):
         raise SessionRefused(f"signal is {number!r:.50}; it must be 0 to {signal.NSIG - 1}")
 
@@ -61,7 +61,7 @@ async def send_call(
 
 
 async def receive(reader: asyncio.StreamReader, most: int = _LISTED) -> Frame:
-    """Raises `ConnectionError` where the other side has gone, or says too much."""
+    """Receive one frame. Raises `ConnectionError` if the other side has gone, or says too much."""
     try:
         start = await reader.readexactly(_START)
         length = wire.length(start) or 0

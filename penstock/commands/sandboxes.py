@@ -146,7 +146,7 @@ def kill(names: tuple[str, ...], everything: bool) -> None:
 def _changed(
     url: str, runs: Iterable[str], change: Callable[[Changes, str], Awaitable[Changed]]
 ) -> dict[str, Changed]:
-    """Makes the change in each of these runs, whatever happens in the others."""
+    """Make the change in each of these runs, whatever happens in the others."""
 
     async def changed() -> list[Changed | BaseException]:
         async with FleetReader(url) as reader:
@@ -193,7 +193,8 @@ def _plain(run: str, registered: Registered) -> dict[str, Any]:
 
 
 def _table(seen: dict[str, Registered]) -> Table:
-    """In 80 columns the name for `kill`, and when it ends; with more room, its owner."""
+    """A row for each sandbox. In 80 columns it has the name for `kill`, and when its lease ends. A
+    wider one has its provider and owner, too."""
     wide = terminal_width() >= 120
     figures = "age", "lease"
     table = Table(

@@ -24,7 +24,8 @@ def open_door(
     """Serve until the process ends; says where."""
 
     async def alive() -> None:
-        """This thread would answer even if the worker itself were stuck, so that is asked."""
+        """Ask the worker's own event loop. This thread would answer even if the worker were
+        stuck."""
         if (shift := worker._shift) is None:
             return
         turned = asyncio.Event()
@@ -61,7 +62,7 @@ def open_door(
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    """The answer to any other path: there is nothing else behind the door."""
+    """Answer any other path: there is nothing else behind the door."""
     if scope["type"] == "lifespan":
         while True:
             phase = (await receive())["type"]

@@ -75,7 +75,7 @@ def check_server(target: RedisTarget, *, timeout: float = 5.0) -> Iterator[Findi
 
 
 def check_embedded(settings: GroundSettings) -> Iterator[Finding]:
-    """Says which binary an embedded server would be, its data directory, and the one that runs
+    """Say which binary an embedded server would be, its data directory, and the one that runs
     there."""
     try:
         binary = server_of(settings.data_dir, settings.redis_server)

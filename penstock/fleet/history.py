@@ -106,7 +106,7 @@ class StoredHistory(History):
         self.points.extend(_of_this_version(await self._client.xrange(self._key, since)))
 
     async def store(self, point: Point) -> None:
-        """A Redis that takes no writes is still looked at; that is said once."""
+        """Store a point. A Redis that takes no writes is still looked at; that is said once."""
         pipe = self._client.pipeline(transaction=False)
         fields = {"point": json.dumps(asdict(point), separators=(",", ":"))}
         pipe.xadd(self._key, fields, f"{int(point.at) * 1000}-0", maxlen=KEPT, approximate=False)
@@ -132,7 +132,8 @@ class StoredHistory(History):
         return [asdict(point) for point in _of_this_version(rows)]
 
     async def _store_spans(self, newest: Point) -> None:
-        """When a step of a span is over, its mean is stored; by one monitor, as with points."""
+        """Store the mean of each step of a span that is over; one monitor does it, as with
+        points."""
         before = self.points[-2].at if len(self.points) > 1 else newest.at
         pipe = self._client.pipeline(transaction=False)
         for name, (step, kept) in SPANS.items():

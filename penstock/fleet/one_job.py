@@ -134,7 +134,7 @@ def _result(value: bytes | None) -> Any:
 
 
 def error_text(value: bytes | None) -> str:
-    """In a result's stream RQ keeps it as base64 of zlib's."""
+    """Unpack an error's text: in a result's stream RQ keeps it as base64 of zlib's bytes."""
     try:
         return _text(base64.b64decode(value or b""))[-_MOST:]
     except ValueError:

@@ -40,7 +40,7 @@ _TEMPLATE = "e2b.template"
 
 
 def list_sessions(*, as_json: bool) -> None:
-    """Shows the session sandboxes of this machine and user."""
+    """Show the session sandboxes of this machine and user."""
     nothing = "no session sandbox lives on this machine"
     show_list(asyncio.run(_rows()), _table, nothing, as_json=as_json)
 

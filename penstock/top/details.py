@@ -102,7 +102,8 @@ def _outcomes(queue: Queue) -> Table:
 
 
 def _shares(found: Shares) -> Table:
-    """In the order of their turns; none, if no job ever had a share."""
+    """A table of a queue's shares, in the order of their turns. It is empty if no job ever had a
+    share."""
     named = found.shares if any(share.name for share in found.shares) else ()
     by_share = tuple(Row((one.name or "(none)", one.waiting, one.weight)) for one in named)
     return Table((name("SHARE"), Column("wait"), Column("weight")), by_share)

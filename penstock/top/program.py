@@ -179,7 +179,7 @@ class Program(App[None]):
             await asyncio.sleep(self.every)
 
     async def refresh_fleet(self) -> None:
-        """The fleet, and the screen of this place as it is now; or why neither could be seen."""
+        """Read the fleet, and show this place as it is now; or why it could not be read."""
         try:
             fleet, workers = await self.reader.look()
             self.past.add(fleet)
@@ -261,7 +261,7 @@ class Program(App[None]):
         await self._see()
 
     async def _turn(self, place: Place) -> None:
-        """Turns the list to other rows."""
+        """Turn the list to other rows."""
         if place != self.look.place:
             self.look.place, self.look.chosen, self.look.top = place, None, 0
             self.marked.clear()
@@ -304,7 +304,7 @@ class Program(App[None]):
         return True
 
     def _step(self, step: int) -> None:
-        """Moves by a row, or by a line if no other row is near: texts are read so."""
+        """Move by a row, or by a line if no other row is near: texts are read so."""
         laid, look = self._laid, self.look
         at = laid.index(look.chosen) + step if laid.rows else -1
         if 0 <= at < len(laid.rows) and look.top - 1 <= laid.tops[at] <= look.top + self._room:
@@ -313,7 +313,7 @@ class Program(App[None]):
             self._scroll(look.top + step)
 
     def _page(self, pages: float) -> None:
-        """Moves by a page, or to an end; the cursor comes along, if there is a row in view."""
+        """Move by a page, or to an end; the cursor comes along, if there is a row in view."""
         laid, look, before = self._laid, self.look, self.look.top
         self._scroll(before + int(pages * self._room))
         shown = range(look.top, look.top + self._room)
@@ -365,7 +365,7 @@ class Program(App[None]):
         self._step(1)
 
     def _mark_all(self) -> None:
-        """The jobs of this page; none, if all are marked."""
+        """Mark the jobs of this page, or none if all are marked."""
         jobs = [row.opens.name for row, *_ in self._laid.rows if row.opens and _is_job(row)]
         if not jobs:
             self.said = "only jobs can be marked"
@@ -375,7 +375,7 @@ class Program(App[None]):
             self.marked = dict.fromkeys(jobs[:_MOST_MARKED])
 
     def _ask(self, key: str) -> None:
-        """A change, a filter, or where to go."""
+        """Do what a key asks for: a change, a filter, or another place."""
         if key == "/":
             self.prompt = Prompt("show only rows with:", self.look.order.find, self._filter)
         elif key == "g":
@@ -462,7 +462,7 @@ class Program(App[None]):
         return max(1, self.size.height - 2)
 
     async def show(self) -> None:
-        """The title, the blocks of the screen, and what keys do here."""
+        """Draw the title, the blocks of the screen, and what keys do here."""
         async with self._drawing:
             if self.query("#body"):  # else it ends, and its screen is taken down
                 await self._draw()
@@ -509,7 +509,7 @@ class Program(App[None]):
         return blocks
 
     def _point(self) -> None:
-        """The cursor is in one table."""
+        """Put the cursor into the table of the chosen row."""
         rows = self._laid.rows
         at = self._laid.index(self.look.chosen)
         for table in {id(table): table for _, table, _ in rows}.values():
@@ -531,7 +531,7 @@ class Program(App[None]):
                 self._fill(shown, block, width)
 
     def _fill(self, table: DataTable[RichText], block: Notes | Table, width: int) -> None:
-        """Fills in the rows, at the widths that fit; below them how many more there are."""
+        """Fill in the rows, at the widths that fit; below them how many more there are."""
         table.clear(columns=True)
         table.show_cursor = False
         if isinstance(block, Notes):

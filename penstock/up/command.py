@@ -125,7 +125,7 @@ class _Up:
             self._screen.say_all_is_up()
 
     async def _watch(self) -> None:
-        """The screen, once a second; Redis may be away."""
+        """Draw the screen once a second; Redis may be away."""
         reader = FleetReader(self._redis.url, self._settings.run)
         try:
             while True:
@@ -163,7 +163,7 @@ class _Up:
                 loop.add_signal_handler(number, stop_asked, number)
 
     def _write_state(self) -> None:
-        """For scripts: which process is what, and where."""
+        """Write for scripts which process is what, and where."""
         shown = [
             {"name": one.name, "state": one.state, "pid": one.pid, "url": one.url,
              "restarts": one.restarts}

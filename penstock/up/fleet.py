@@ -74,7 +74,7 @@ class Home:
         return {} if given else {f"PENSTOCK_{service.upper()}_TOKEN_FILE": str(self.token(service))}
 
     def note_url(self, service: str, url: str, given: SecretStr | None) -> None:
-        """A file with the address, the token in it: for clients that take only a URL."""
+        """Write a file with the address and the token in it, for clients that take only a URL."""
         token = given.get_secret_value() if given else self.token(service).read_text().strip()
         shown = url.replace("//", f"//any:{quote(token, safe='')}@", 1)
         self._secret(f"{service}-url").write_text(shown + "\n")

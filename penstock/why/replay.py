@@ -33,7 +33,7 @@ class Replay:
 
 
 async def replay(reader: FleetReader, job: str) -> Replay:
-    """Judges it here. It changes nothing of the job."""
+    """Judge the job's program here. It changes nothing of the job."""
     stored = await stored_job(reader.client, job)
     if stored is None:
         return _not(job, f"Redis has forgotten it; {KEPT}")

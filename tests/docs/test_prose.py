@@ -60,7 +60,7 @@ def _docstrings() -> Iterator[tuple[str, str]]:
 
 NO_SUBJECT = re.compile(
     r"(What|Who|One|Where|Why|Whose|Which|Until|Since|To|Into|Around|Of|By|As|Its?|Those|Also|Else|Not|So"
-    r"|With|Without|Behind|The same)\b"
+    r"|With|Without|Behind|The same|Returns|Raises|In|On|At|From|For|That|Is|Has|May|Takes|Gives)\b"
 )
 
 

@@ -113,7 +113,7 @@ class Finisher:
             self._flushing = self._spawn(self._flush())
 
     async def drain(self) -> None:
-        """Return when every end is recorded."""
+        """Wait until every end is recorded."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -67,8 +67,9 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="penstock-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Returns after the first beat: the jobs of dead workers are back in their queues, and
-        Redis knows this worker before it can get a job. If Redis is away, it returns as well."""
+        """Start the thread, and wait for its first beat: the jobs of dead workers are back in their
+        queues, and Redis knows this worker before it can get a job. If Redis is away, it returns as
+        well."""
         self._thread.start()
         self._tried.wait(self._lease / 3)
 
@@ -144,7 +145,7 @@ class Heartbeat:
         ]  # fmt: skip
 
     def _reads_known(self, new_fields: int) -> None:
-        """After the first beat Redis has all these fields, unless it lost them."""
+        """Notice that Redis has lost its data: after the first beat it had all these fields."""
         if new_fields and self._beaten:
             self._forgotten = f"{time.time() - self._ahead:.3f}"
             log.error(

@@ -66,7 +66,7 @@ class Parking:
         return claim
 
     async def leave(self) -> None:
-        """Return when Redis can no longer move a job to the hand."""
+        """Leave the parking, and wait until Redis can no longer move a job to the hand."""
         self._leaving = True
         try:
             while (task := self._task) is not None:

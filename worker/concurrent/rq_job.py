@@ -125,7 +125,8 @@ def current_job(job: Job | ClaimedJob) -> Iterator[None]:
 
 
 def require_rqs_keys_of(worker: BaseWorker) -> None:
-    """A user's class can have its own keys; its jobs would look deleted to us, and be dropped."""
+    """Refuse a user's class that has its own keys: its jobs would look deleted to us, and be
+    dropped."""
     require_rqs_own_keys()
     queues: list[Any] = worker.queues
     jobs = {("--job-class", each): each.key_for("…") for each in _job_classes(worker)}

@@ -178,7 +178,7 @@ class RunningJobs(dict[str, ClaimedJob]):
         self.interrupt(gone, "lost")
 
     def _watch(self) -> None:
-        """Watches the time by this process's clock: Redis may be unreachable, and the heartbeat may
+        """Watch the time by this process's clock: Redis may be unreachable, and the heartbeat may
         wait for it."""
         now = time.monotonic()
         self.lose([each for each in self.values() if now - each.leased > self._good_for])

@@ -53,7 +53,7 @@ def _record_the_dead(claimed: ClaimedJob, parent: str) -> float:
 
 
 def condemn(claimed: ClaimedJob) -> None:
-    """The job's workers died too often: the last of them is shown, and nobody runs it again."""
+    """Show the last worker of a job whose workers died too often. Nobody runs it again."""
     _record_the_dead(claimed, _text(claimed, b"penstock_traceparent"))
 
 

@@ -126,7 +126,7 @@ class ConcurrentWorker(BaseWorker):
         with_scheduler: bool = False,
         dequeue_strategy: DequeueStrategy = DequeueStrategy.DEFAULT,
     ) -> bool:
-        """Works as RQ's own worker does; returns whether any job was started."""
+        """Work as RQ's own worker does; returns whether any job was started."""
         settings = self._settings or WorkerSettings.load()
         require_rqs_keys_of(self)
         allow = self._restrict_to(settings.allow)
@@ -303,8 +303,8 @@ class ConcurrentWorker(BaseWorker):
         self.request_stop_here(f"{number.name} was sent to it")
 
     def request_stop_here(self, why: str) -> None:
-        """The first request is warm, the second cold; one within a second of the first is the
-        same request."""
+        """Stop this worker: the first request is warm, the second cold; one within a second of the
+        first is the same request."""
         shift = self._shift
         if shift is None:
             return

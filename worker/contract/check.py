@@ -97,13 +97,13 @@ def _check(body: Callable[..., Awaitable[None]], given: dict[str, Any]) -> Check
 
 
 def require(held: object, otherwise: str) -> None:
-    """Raises `ContractBroken` with what was found, unless `held`."""
+    """Require that a rule held. Else `ContractBroken` says what was found."""
     if not held:
         raise ContractBroken(otherwise)
 
 
 def same(what: str, found: object, expected: object) -> None:
-    """Raises `ContractBroken` unless both are equal."""
+    """Require that two values are equal. Raises `ContractBroken` if they differ."""
     require(found == expected, f"{what} is {found!r:.200}, expected {expected!r:.200}")
 
 

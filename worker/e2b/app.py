@@ -292,7 +292,7 @@ def _not_listed(name: str) -> Response:
 
 
 def _box(request: Request) -> str:
-    """Finds the sandbox by the SDK's header, or by the host's first label, `49983-<id>.domain`, or
+    """Find the sandbox by the SDK's header, or by the host's first label, `49983-<id>.domain`, or
     by the token."""
     if name := request.headers.get("e2b-sandbox-id"):
         return name

@@ -156,7 +156,7 @@ class Boxes:
         return named if isinstance(named, str) else ""
 
     async def check_image(self, name: str) -> None:
-        """Raises `Problem` if no sandbox can start from it here."""
+        """Check a template's image. Raises `Problem` if no sandbox can start from it here."""
         if name not in OUR_ROOTS:
             try:
                 await asyncio.to_thread(self.sessions.images.find, name)
@@ -187,7 +187,7 @@ class Boxes:
             self._registered.prolonged(box.id, seconds)
 
     async def end(self, name: str) -> None:
-        """Raises `BoxGone` if it had ended."""
+        """End a sandbox. Raises `BoxGone` if it had ended before."""
         self.forget(name)
         found = await self.sessions.end(name)
         if self._registered:
@@ -217,7 +217,7 @@ class Boxes:
         return self._remember(Box(session, parent.template, token))
 
     async def find(self, name: str) -> Box:
-        """Raises `BoxGone`."""
+        """Find a sandbox by its id. Raises `BoxGone`."""
         if known := self._known.get(name):
             return known
         try:

@@ -194,7 +194,7 @@ class _Context:
 
 
 def _not_counted(more: int) -> None:
-    """The answer about a context that has ended, or has not begun."""
+    """Count nothing, for a context that has ended, or has not begun."""
 
 
 class _NoMessage(Exception):
@@ -269,7 +269,8 @@ class Interpreter:
         return context
 
     async def _forget_the_dead(self) -> None:
-        """A sandbox may end by its time while nobody reads what it said."""
+        """Forget sandboxes that have ended: one may end by its time while nobody reads what it
+        said."""
         full = {
             context.box.id: context.box for context in self._contexts.values() if context.is_full
         }

@@ -104,7 +104,7 @@ class Rest:
         return Response(status_code=204)
 
     async def network(self, request: Request) -> Response:
-        """Replaces what was set before, and leaves nothing of it."""
+        """Set a sandbox's network, in place of all that was set before."""
         box = await self._boxes.find(request.path_params["id"])
         await box.session.connect(self._boxes.network(await body(request)))
         return Response(status_code=204)

@@ -40,7 +40,7 @@ class Signatures:
         return self._known(request)
 
     async def elsewhere(self, request: Request) -> Response | None:
-        """Asks the machine whose sandbox has signed it."""
+        """Ask the machine whose sandbox has signed it."""
         if self._fleet is None or was_forwarded(request):
             return None
         async with self._asking:
@@ -54,7 +54,8 @@ class Signatures:
         return next(signers, "")
 
     async def _list(self) -> None:
-        """Returns with a list that was begun after the call: a sandbox may be that young."""
+        """List the living sandboxes' tokens once more, by a list that began after the call: a
+        sandbox may be that young."""
         asked = time.monotonic()
         async with self._turn:
             if self._listed >= asked:  # for one who waited before

@@ -16,7 +16,7 @@ from worker.settings import worker_settings
 
 
 class GradesBreaker:
-    """May be used in any event loop and thread."""
+    """A breaker of grades, for any event loop and thread."""
 
     def __init__(self, need: int, last: int) -> None:
         self._breaker = Breaker(need, last)
@@ -36,7 +36,8 @@ class GradesBreaker:
             return now
 
     def end(self, fault: Fault, began: float) -> None:
-        """Raises `TrainingPaused` in place of a grade that is not known, while it is open."""
+        """Note whose fault a grade's end was. While the breaker is open, `TrainingPaused` takes the
+        place of a grade that is not known."""
         with self._guard:
             if fault != "system":
                 self._breaker.succeed()
@@ -52,7 +53,7 @@ class GradesBreaker:
 
 
 def breaker_here(place: str) -> GradesBreaker | None:
-    """This process's, for graders at the place; None: PENSTOCK_BREAKER_LAST is 0."""
+    """This process's breaker for graders at a place. None: PENSTOCK_BREAKER_LAST is 0."""
     terms = worker_settings().breaker
     return None if terms is None else _breaker(os.getpid(), place, terms)
 

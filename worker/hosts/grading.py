@@ -123,7 +123,7 @@ class Grader:
         return await self.grade_code(program[0], truth, program[1])
 
     async def grade_code(self, code: str, truth: Any, language: str | None = None) -> Grade:
-        """Grades a program that is here by itself, without the text around it."""
+        """Grade a program that is here by itself, without the text around it."""
         language = language or self.language or "python"
         if self.when_paused == "wait":  # it is the queue that waits
             return await self._in_time(code, truth, language)

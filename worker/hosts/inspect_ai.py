@@ -63,7 +63,7 @@ class PenstockSandbox(SandboxEnvironment):
 
     @classmethod
     async def task_init(cls, task_name: str, config: Config) -> None:
-        """A setting that is missing ends the task, and not each sample."""
+        """Read the settings before the task: a missing one ends it, and not each sample."""
         lifecycle_here(_read(config).provider)
 
     @classmethod

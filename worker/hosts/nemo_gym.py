@@ -50,7 +50,8 @@ class Provider:
         self._options = dict(options or {})
 
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
-        """Raises `SandboxCreateError`. What cannot be had here is refused, and never ignored."""
+        """Start a sandbox. What cannot be had here is refused by `SandboxCreateError`, and never
+        ignored."""
         asked = spec.resources
         if spec.entrypoint or asked.gpu or asked.gpu_type or getattr(spec, "ports", ()):
             raise SandboxCreateError("a session sandbox has no entrypoint, no ports and no GPU")

@@ -1,4 +1,4 @@
-"""For OpenRLHF, which loads this file by its path:
+"""OpenRLHF's reward, in a file that it loads by its path:
 
     --reward.remote_url "$(python -m worker.hosts.openrlhf)" --algo.dynamic_filtering_enable
 

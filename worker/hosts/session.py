@@ -98,7 +98,7 @@ class CodeSession:
         await on_process_loop(self._held.end())
 
     def end_soon(self) -> None:
-        """Ends the session from anywhere, without waiting for it."""
+        """End the session from anywhere, without waiting for it."""
         _end_soon(self._held, process_loop())
 
 
@@ -136,7 +136,8 @@ _ending: set[asyncio.Task[None]] = set()
 
 
 def _end_soon(held: _OpenSandbox, loop: asyncio.AbstractEventLoop) -> None:
-    """Takes no lock: the garbage collector calls it, anywhere. A fork's copy ends nothing."""
+    """End a sandbox that nobody holds any more. The garbage collector calls this anywhere, so it
+    takes no lock. A fork's copy ends nothing."""
     if held.process == os.getpid():
         with suppress(RuntimeError):  # the loop has ended: the reaper has the sandbox
             loop.call_soon_threadsafe(_begin_to_end, held)
@@ -149,7 +150,8 @@ def _begin_to_end(held: _OpenSandbox) -> None:
 
 
 def _farewell() -> None:
-    """No thread can be started here any more, nor an executor used: the reaper ends them."""
+    """Leave the open sandboxes to the reaper at exit: no thread and no executor can be started here
+    any more."""
     for held in tuple(_all):  # the process's loop may end some meanwhile
         sandbox, life = held.sandbox, held.lifecycle
         if sandbox is None or held.process != os.getpid():

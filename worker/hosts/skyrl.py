@@ -1,4 +1,5 @@
-"""For SkyRL: an environment that grades programs, and a generator that masks what our side broke.
+"""SkyRL's adapter: an environment that grades programs, and a generator that masks what our side
+broke.
 
     register("penstock", "worker.hosts.skyrl:CodeEnv")     # in each of SkyRL's processes
 

@@ -1,4 +1,4 @@
-"""For slime: a reward that removes what our side broke, and agents' sandboxes.
+"""slime's adapter: a reward that removes what our side broke, and agents' sandboxes.
 
     --custom-rm-path worker.hosts.slime.rm
     --custom-reward-post-process-path worker.hosts.slime.without_masked
@@ -105,7 +105,7 @@ def _groups(args: Any, samples: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def keep_clean_groups(args: Any, samples: Sequence[Any], **_: Any) -> Any:
-    """Drops a group of which a sample is removed; slime samples another one in its place."""
+    """Drop a group of which a sample is removed; slime samples another one in its place."""
     from slime.rollout.filter_hub.base_types import DynamicFilterOutput
 
     clean = not any(one.remove_sample for one in _flat(samples))

@@ -1,4 +1,5 @@
-"""For TRL's GRPO: a reward that is None if our side failed, and an environment with a sandbox.
+"""TRL's adapter, for GRPO: a reward that is None if our side failed, and an environment with a
+sandbox.
 
     from worker.hosts.trl import CodeEnvironment, CodeReward
 

@@ -1,4 +1,4 @@
-"""For uni-agent: session sandboxes as its provider `penstock`.
+"""uni-agent's adapter: session sandboxes as its provider `penstock`.
 
     export VERL_USE_EXTERNAL_MODULES=worker.hosts.uni_agent     # verl imports it in each process
 
@@ -56,8 +56,8 @@ class PenstockSandbox(Sandbox):
         return cls(**given, **config.sandbox_kwargs)
 
     async def __aenter__(self, retry: int = 3) -> Self:
-        """In one start, whose attempts and time are Penstock's: the base's time limit would run
-        while it waits in line, and its limit is of one process."""
+        """Start the sandbox once, with Penstock's attempts and time limit. The base's time limit
+        would run while the start waits in line, and its cap is of one process."""
         await self.start()
         return self
 
@@ -98,7 +98,7 @@ class PenstockSandbox(Sandbox):
         return ExecResult(ran.exit_code or 0, out, err)
 
     async def read_file(self, path: str) -> bytes:
-        """Raises as `open` does."""
+        """Read a whole file. Raises as `open` does."""
         return await self._at_hand.read_file(path)
 
     async def write_file(self, path: str, content: bytes | str) -> None:

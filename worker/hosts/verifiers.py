@@ -1,4 +1,5 @@
-"""For verifiers (v1) and prime-rl: a reward that raises `vf.SandboxError` where our side failed.
+"""The adapter of verifiers (v1) and prime-rl: a reward that raises `vf.SandboxError` where our side
+failed.
 
     class Squares(vf.Task[Row, CodeState, SquaresConfig]):
         @vf.reward

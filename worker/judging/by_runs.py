@@ -105,7 +105,8 @@ class ByRuns:
             await ended(self._running)
 
     def _refuse(self, second: str) -> None:
-        """A checker or an interactor is a second program, and plain runs have only one."""
+        """Give up a request with a checker or an interactor: that is a second program, and plain
+        runs have only one."""
         self._give_up(
             "no_checker",
             f"the sandbox {self._sandbox.name!r} runs programs without a {second}: judge in the "
@@ -138,7 +139,7 @@ class ByRuns:
         return heapq.heappop(self._todo) if self._is_left() else None
 
     async def _case_under_own(self, index: int) -> None:
-        """Runs a case with all attempts that the policy has. The other cases wait if the sandbox
+        """Run a case with all attempts that the policy has. The other cases wait if the sandbox
         fails."""
         result = await self._outcome(index, self._own, self._policy)
         if result is None:
@@ -292,7 +293,7 @@ class _PermitInUse:
         self.since = math.inf  # when it first began
 
     async def begin(self, outlives: float = 0.0) -> None:
-        """Any case may be next, the longest too: so that one counts."""
+        """Begin the job's turn. Any case may be next, the longest too, so that one counts."""
         if not self._begun:
             await self._turn.begin(self._outlives)
             self._begun = True

@@ -66,7 +66,7 @@ class SuiteReader:
         self._renewed: dict[str, float] = {}
 
     async def open(self, ref: SuiteRef) -> "StoredSuite":
-        """Raises `SandboxUnfit` if it is not there, for `suite_missing`."""
+        """Open a stored suite. Raises `SandboxUnfit` if it is not there, for `suite_missing`."""
         packs, blobs = manifest_of(await self.fetched(ref.sha256, suite_key(ref.sha256)))
         if sum(count for count, _ in packs) != ref.count:
             raise SandboxUnfit(
@@ -108,7 +108,7 @@ class SuiteReader:
         return None
 
     async def _renew(self, digest: str, blobs: Iterable[str]) -> None:
-        """The suite lives on while jobs take it up."""
+        """Keep the suite alive while jobs take it up."""
         now = asyncio.get_running_loop().time()
         if now < self._renewed.get(digest, -RENEW) + RENEW:
             return

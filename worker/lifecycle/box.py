@@ -74,7 +74,7 @@ class Box:
             self.ref = self.creating.result()
 
     def take(self) -> None:
-        """Another process ends it, or has ended it. From any thread."""
+        """Note, from any thread, that another process ends the sandbox, or has ended it."""
         with self._guard:
             self.lost = self.lost or "its lease was taken over, by a reaper or an operator"
             self.taken, call = True, self._on_taken

@@ -64,7 +64,7 @@ class Keeper:
         in_forked_child(self._forget_parent)
 
     def _forget_parent(self) -> None:
-        """A forked child keeps nothing of its parent's, and is another owner."""
+        """Begin as another owner, in a forked child: it keeps nothing of its parent's."""
         self._kept: dict[str, _Kept] = {}
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -206,7 +206,8 @@ class Keeper:
             kept.boxes.append(box)
 
     def drop(self, box: Box) -> None:
-        """The reverse of `keep`. Harmless when it was lost or dropped before."""
+        """Answer for a sandbox no longer: the reverse of `keep`. Harmless when it was lost or
+        dropped before."""
         with self._guard:
             kept = self._kept.get(box.name)
             if kept is not None and box in kept.boxes:
@@ -312,7 +313,7 @@ class Keeper:
         return await terminated(self.provider, box.ref.id, seconds)
 
     async def _freed(self, box: Box) -> bool:
-        """Gives the record's STARTING permits back to their gates. If that fails, its record keeps
+        """Give the record's STARTING permits back to their gates. If that fails, its record keeps
         them."""
         try:
             for permit in box.permits:

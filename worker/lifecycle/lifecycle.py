@@ -102,8 +102,8 @@ class SandboxLifecycle:
     async def start(
         self, spec: SandboxSpec | None = None, *, attempts: int | None = None, instance: str = ""
     ) -> OpenSandbox:
-        """For callers that cannot use a block; `stop` ends it. Cancelled at any moment, it
-        leaves nothing behind."""
+        """Start a sandbox for a caller that cannot use a block; `stop` ends it. Cancelled at any
+        moment, a start leaves nothing behind."""
         opening = Start(self.keeper, spec or SandboxSpec(), instance, attempts)
         loop = process_loop()
         future = asyncio.run_coroutine_threadsafe(opening.run(), loop)

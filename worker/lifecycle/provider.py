@@ -117,7 +117,7 @@ class Provider(Protocol):
         """Create one with this name and these tags; the provider itself ends it after `ttl` s."""
 
     async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
-        """Return when it can run commands; raise if it died on the way."""
+        """Wait until the sandbox can run commands; raise if it died on the way."""
 
     async def open_runtime(self, ref: SandboxRef, timeout: float) -> SandboxRef:  # noqa: ASYNC109
         """Start the server inside, if the provider itself does not answer. Put its address into
@@ -131,7 +131,7 @@ class Provider(Protocol):
         is no such program, with 126 if it cannot be executed."""
 
     async def read_file(self, ref: SandboxRef, path: str) -> bytes:
-        """Raises one of `FILE_ERRORS`, such as `FileNotFoundError`."""
+        """Read a whole file. Raises one of `FILE_ERRORS`, such as `FileNotFoundError`."""
 
     async def write_file(self, ref: SandboxRef, path: str, content: bytes) -> None:
         """Make or replace a file, and the folders above it. Raises one of `FILE_ERRORS`."""
@@ -208,6 +208,6 @@ class Providers:
             return self._made[name]
 
     async def close(self) -> None:
-        """Closes the sandboxes that were made here."""
+        """Close the sandboxes that were made here."""
         for provider in self._made.values():
             await provider.close()

@@ -84,7 +84,7 @@ class Asked:
         return read_judged(outcome, self._request)
 
     def _send(self, *, again: bool) -> None:
-        """The suite, if it is not known to be there."""
+        """Send the suite, if it is not known to be there."""
         self._submitter.suites().send(self._cases.packed, again=again)
 
 

@@ -280,7 +280,8 @@ class Orders:
         order.stage = stage
 
     def _done(self, order: Order) -> None:
-        """Nothing is due of it, unless its stage has moved on to something that is."""
+        """Take an order off those that are due, unless its stage has moved on to something that
+        is."""
         if order.stage not in (Stage.SEND, Stage.LOOK, Stage.WITHDRAW):
             self._due.pop(order, None)
 

@@ -185,7 +185,7 @@ class CodeQueue:
     async def set_weights(
         self, weights: Mapping[str, float | None], *, by: Charge | None = None
     ) -> None:
-        """How many jobs of each share run for one job of another: `{"training": 4}`.
+        """Set how many jobs of each share run for one job of another: `{"training": 4}`.
 
         '*' is for shares without a weight of their own, 1 at first; '' for jobs without a share.
         A share with weight 0 is served when no other waits. None takes a weight away. `by` says

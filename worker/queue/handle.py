@@ -87,7 +87,7 @@ class SyncHandle(AnyHandle):
         return read_outcome(self._order.outcome)
 
     def cancel(self) -> None:
-        """Cancels the job, as `Handle.cancel` does."""
+        """Cancel the job, as `Handle.cancel` does."""
         answer = ThreadAnswer()
         self._cancel(answer)
         answer.wait(None)

@@ -238,7 +238,8 @@ def data_of(request: AnyRequest, correlation: str) -> bytes:
 
 
 def description_of(request: AnyRequest, token: str) -> str:
-    """For lists and logs: nothing of the code, which may hold secrets."""
+    """A job's description for lists and logs. It has nothing of the code, which may hold
+    secrets."""
     what = f"{request.language} {len(request.code.encode())} bytes"
     if isinstance(request, JudgeRequest):
         return f"judge_code {what} {request.count} cases {token}"

@@ -86,7 +86,7 @@ class Submitter:
 
 
 def _job_span(order: Order, request: AnyRequest) -> tracing.Span:
-    """From here to the outcome: the parent of all that workers do for the job."""
+    """A span from here to the job's outcome, the parent of all that workers do for the job."""
     about = tracing.message("create", order.hash.queue, order.id, language=request.language)
     if isinstance(request, JudgeRequest):
         about["penstock.cases"] = request.count

@@ -67,7 +67,7 @@ def blob_key(digest: str) -> str:
 
 
 def suite_ttl() -> int:
-    """For how long a suite is kept after its last use: as long as results are, or longer."""
+    """How long a suite is kept after its last use: as long as results are, or longer."""
     return max(TTL, result_ttl_here(None))
 
 
@@ -82,7 +82,7 @@ class SuiteStore:
         self._failed: tuple[Exception | None, float] = None, -math.inf  # the last attempt that did
 
     def send(self, packed: Packed, *, again: bool = False) -> None:
-        """Return when all of it is there. Raises `QueueUnavailable`."""
+        """Store a suite, and wait until all of it is there. Raises `QueueUnavailable`."""
         began, attempt = time.monotonic(), 0
         while True:
             problem = self._attempt(packed, began, again=again)

@@ -334,7 +334,8 @@ def _share_passed(results: list[Any], metadata: list[Metadata], counted: int) ->
 def _gathered(
     running: list[Future[tuple[Code, Metadata]]], inputs: list[Any], outputs: list[Any]
 ) -> tuple[list[Any], list[Metadata]]:
-    """In the order of the inputs. What does not compile is not tried on the cases that follow."""
+    """The codes and metadata of all cases, in the order of the inputs. What does not compile is not
+    tried on the cases that follow."""
     results: list[Any] = []
     all_metadata: list[Metadata] = []
     for index, case in enumerate(running):

@@ -124,7 +124,8 @@ def _lines_of(text: str) -> Iterator[Any]:
 
 
 async def check_row(index: int, row: Any, place: Place, wishes: Wishes) -> RowReport:
-    """Raises nothing but what `place` raises if it cannot serve at all."""
+    """Check one row of a data set, with its own solutions. Raises only what `place` raises if it
+    cannot serve at all."""
     name = row.get("task_id") or row.get("id") or row.get("name") if isinstance(row, dict) else ""
     report = RowReport(index, str(name or ""))
     try:
@@ -215,7 +216,8 @@ def _rule_of(request: JudgeRequest) -> str:
 
 
 def _references_in(row: Any, wishes: Wishes) -> list[Reference]:
-    """In the order of the row; those in languages that nobody knows are left out."""
+    """The reference solutions of a row, in its order. Those in languages that nobody knows are left
+    out."""
     if not isinstance(row, Mapping):
         return []
     for path in (wishes.solutions_in,) if wishes.solutions_in else _SOLUTIONS_IN:

@@ -89,8 +89,8 @@ class Chat:
         *,
         unfinished: bool = False,
     ) -> Reply:
-        """Raises `TooLong`, or `Masked` where the server fails for good. An `unfinished` last
-        message is continued, and the reply's is the whole."""
+        """Ask the model's server for one answer. Raises `TooLong`, or `Masked` if the server fails
+        for good. An `unfinished` last message is continued, and the reply has the whole of it."""
         from openai import BadRequestError
 
         began = time.monotonic()

@@ -30,7 +30,8 @@ def sandbox_here(settings: WorkerSettings) -> Sandbox:
 
 
 async def prove_sandbox_here(settings: WorkerSettings) -> None:
-    """Raises `SandboxUnfit` where the embedded sandbox cannot run here: it would fail every job.
+    """Run an empty program in the embedded sandbox. Raises `SandboxUnfit` if it cannot run here: it
+    would fail every job.
 
     Of others nothing is asked: one that is away now is waited for by each job.
     """
@@ -64,7 +65,7 @@ def make_sandbox(settings: WorkerSettings) -> Sandbox:
 
 
 def described(settings: WorkerSettings) -> str:
-    """For the log: `local (level ns)`, `fusion (2 servers)`."""
+    """The chosen sandbox in a log: `local (level ns)`, `fusion (2 servers)`."""
     if settings.sandbox in ("local", "shared"):
         from jail.settings import SandboxSettings
 
@@ -76,7 +77,8 @@ def described(settings: WorkerSettings) -> str:
 
 
 def check_choice(settings: WorkerSettings) -> None:
-    """Raises `SettingError` where every job would meet it. Makes no sandbox."""
+    """Check the settings of the chosen sandbox, without making one. Raises `SettingError` for what
+    every job would meet."""
     if settings.sandbox == "fusion":
         from jail.fusion.endpoints import run_code_url
 

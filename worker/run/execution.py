@@ -186,7 +186,7 @@ class _Attempts(Generic[R]):
                 self._busy_until = 0.0
 
     def still_running(self) -> float:
-        """For how long the sandbox may be at work on an attempt that is given up."""
+        """How long the sandbox may be at work on an attempt that is given up."""
         return max(0.0, self._busy_until - time.monotonic())
 
     @contextmanager
@@ -226,7 +226,7 @@ def keeps_sessions(sandbox: Sandbox) -> bool:
 
 
 def longest_run(request: CodeRequest) -> float:
-    """For how long a sandbox may be busy with one attempt."""
+    """How long a sandbox may be busy with one attempt."""
     return request.compile_timeout + request.run_timeout
 
 
@@ -247,7 +247,7 @@ def _begun_before() -> SandboxFailure:
 
 
 def outlives(sandbox: Sandbox, request: CodeRequest) -> float:
-    """For how long its program may continue after our death: 0 if it dies with us."""
+    """How long a sandbox's program may continue after our death: 0 if it dies with us."""
     seconds: Callable[[CodeRequest], float] | None = getattr(sandbox, "outlives", None)
     return 0.0 if seconds is None else seconds(request)
 

@@ -26,8 +26,8 @@ class Turn(Protocol):
     """A turn is one execution's permit, over all of its attempts."""
 
     async def begin(self, outlives: float) -> None:
-        """Return when the program may run. After a `pause`: at the original place in line.
-        For `outlives` seconds the program may continue, should this process die."""
+        """Wait until the program may run. After a `pause` it has its original place in line. For
+        `outlives` seconds the program may continue, should this process die."""
 
     def report(self, report: Report) -> None:
         """Take what the latest attempt says of the service, for a gate that adapts."""
@@ -41,8 +41,9 @@ class Turn(Protocol):
         Returns a coroutine to await, or None if nothing is left to do."""
 
     def another(self) -> "Turn | None":
-        """For a program of the same job beside this one. It begins behind all jobs that have no
-        permit yet; wait for it only while this one is at work. None: there is never room."""
+        """The turn of another program of the same job, beside this one. It begins behind all jobs
+        that have no permit yet; wait for it only while this one is at work. None: there is never
+        room."""
 
 
 class Room:

@@ -95,7 +95,7 @@ class _Child:
 
 
 def _serve(pipe: Connection) -> None:
-    """In the child: call what is asked for until nobody asks any more."""
+    """Call what the parent asks for, in the child, until it asks no more."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         while True:

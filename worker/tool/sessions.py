@@ -147,7 +147,7 @@ def _registry(target: RedisTarget, run: str) -> "Registry":
 
 
 def _end(registry: "Registry", session: str) -> None:
-    """Does nothing if the workers keep their sessions elsewhere."""
+    """End the session here. That does nothing if the workers keep their sessions elsewhere."""
     from worker.lifecycle.settings import LifecycleSettings
 
     if name := registry.session_of(session):

@@ -21,7 +21,8 @@ _CLOSES = {"test": "", "[": "]", "[[": "]]"}
 
 
 def read(check: str) -> Apart:
-    """Raises ValueError for a command of another kind."""
+    """Read a check: tests of the output of commands. Raises ValueError for a command of another
+    kind."""
     lines, held, at, body = [], [], 0, ""
     while at < len(check):
         if found := _NOTHING.match(check, at):

@@ -30,7 +30,8 @@ class _Type(NamedTuple):
 
 
 def read(check: str) -> Apart:
-    """Raises ValueError for a statement of another kind."""
+    """Read a check: assertions, and what stands between them. Raises ValueError for a statement of
+    another kind."""
     lines = _LINE.findall(check)
     reading = _Reading(_LINE.sub("", check))
     reading.whole()

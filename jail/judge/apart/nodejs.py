@@ -41,7 +41,8 @@ globalThis.process.stdout.write({mark} + JSON.stringify(__values) + {mark});
 
 
 def read(check: str) -> Apart:
-    """Raises ValueError for a statement of another kind."""
+    """Read a check: assertions, and what stands between them. Raises ValueError for a statement of
+    another kind."""
     reading = _Reading(check)
     reading.statements()
     if not reading.held:

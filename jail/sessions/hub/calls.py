@@ -43,7 +43,8 @@ class Call:
         await send(self.writer, header)
 
     async def hand_over(self, session: dict[str, Any]) -> None:
-        """Returns when the caller knows of it. Raises `ConnectionError` if it has gone before."""
+        """Answer with the new session, and wait until the caller knows of it. Raises
+        `ConnectionError` if the caller has gone before."""
         await self.answer(session=session)
         await receive_call(self.reader)
 
@@ -130,7 +131,8 @@ def check_seconds(name: str, seconds: float | None) -> None:
 
 
 def check_command(asked: dict[str, Any]) -> None:
-    """Raises `SessionRefused` for what no process can be given."""
+    """Check a command before it starts. Raises `SessionRefused` for what no process can be
+    given."""
     if "call" in asked:
         return
     argv = asked["argv"]

@@ -110,7 +110,8 @@ class Hub:
             (self._folder / f"{self._name}.cgroups").write_text(marks)
 
     async def _until_deserted(self) -> None:
-        """An unfit one does not wait for that: the next one may be fit."""
+        """Wait until nobody has used the hub for a while. An unfit hub waits less: the next one may
+        be fit."""
         await self._started
         idle = self._settings.session_hub_idle
         if self._unfit:
@@ -258,8 +259,8 @@ class Hub:
             await self._attend(call, kept, streams, kills=False)
 
     async def _attend(self, call: Call, kept: KeptSession, streams: Streams, kills: bool) -> None:
-        """The command's output goes to the caller, and what the caller says to it, until either has
-        ended."""
+        """Pass the command's output to the caller, and what the caller says to the command, until
+        either has ended."""
         call.say(process=shown(streams))
         if streams.exit is not None:
             call.say(exit=streams.exit)
@@ -325,8 +326,8 @@ class Hub:
         await call.answer()
 
     async def _fork(self, call: Call) -> None:
-        """The files of one session into a new one. Both ends of the pipe belong to the sessions:
-        what passes through it is not read here."""
+        """Open a new session with the files of another one. Both ends of the pipe belong to the
+        sessions: what passes through it is not read here."""
         parent = self._of(call)
         call.require_room()
         with parent.used():

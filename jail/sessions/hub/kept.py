@@ -80,7 +80,7 @@ class KeptSession:
         start: ImageStart | None,
         on_end: Callable[[], None],
     ) -> Self:
-        """Raises `SessionTrouble` where no jail could be had."""
+        """Open a session in a new jail. Raises `SessionTrouble` if no jail could be had."""
         kept = cls(about, jails.level, limits, start)
         kept._begin(jails, on_end)
         try:
@@ -151,7 +151,7 @@ class KeptSession:
         return SessionGone(f"session {self.name} is gone: {self.why}. Open a new one")
 
     async def end(self, why: str) -> None:
-        """Returns when all of it is dead."""
+        """End the session, and wait until all of it is dead."""
         if not self.over.is_set():
             self.why = why
             self._line.hang_up()
@@ -321,7 +321,7 @@ class KeptSession:
             streams.drop()
 
     def find(self, which: int | str, *, ended: bool = False) -> Streams:
-        """Finds a command by its number or tag; the last one that has it. Raises `ProcessGone`."""
+        """Find a command by its number or tag; the last one that has it. Raises `ProcessGone`."""
         known = [*self._ended.values()] if ended else []
         for streams in reversed([*known, *self._running.values()]):
             if which == streams.pid or (which and which == streams.about.get("tag")):
@@ -368,7 +368,8 @@ class KeptSession:
 
 
 async def inherited(parent: KeptSession, child: KeptSession) -> None:
-    """The files of one into the other: shared if nothing runs in the parent, else copied."""
+    """Give a session the files of another one: shared if nothing runs in the parent, else
+    copied."""
     shared = await parent.frozen()
     if shared is None:
         await _copied(parent, child)

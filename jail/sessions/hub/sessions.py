@@ -55,7 +55,7 @@ class KeptSessions:
         return self._kept.values()
 
     def find(self, name: str) -> KeptSession:
-        """Raises `SessionGone`."""
+        """Find a session by its name. Raises `SessionGone`."""
         if (kept := self._kept.get(name)) is None:
             raise SessionGone(f"no session {name!r:.100} lives on this machine. Open a new one")
         return kept
@@ -143,8 +143,8 @@ class KeptSessions:
             raise
 
     async def _connected(self, kept: KeptSession, wanted: dict[str, Any]) -> None:
-        """The wait goes on also if it is cancelled: the process of proxies answers for one after
-        the other."""
+        """Connect a session to its network. It waits for the answer even if cancelled: the process
+        of proxies answers one after the other."""
         setting = asyncio.ensure_future(self._way_out.set(kept, wanted))
         try:
             await asyncio.shield(setting)
@@ -171,7 +171,7 @@ class KeptSessions:
     # How one ends.
 
     async def end(self, name: str) -> None:
-        """Ends a session, also while it is being opened. Raises `SessionGone`."""
+        """End a session, also while it is being opened. Raises `SessionGone`."""
         if opening := self._opening.get(name):
             opening.cancel()
             await asyncio.wait([opening])

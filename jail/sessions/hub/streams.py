@@ -26,9 +26,9 @@ _INPUT = 1 << 20  # bytes that wait for a command before their sender does
 
 
 def require_room(descriptor: int) -> None:
-    """The kernel gives the lowest number that is free, so that of a new descriptor says how many
-    are in use. The last eighth is left to what ends, and to callers that need no more than their
-    connection. Raises `TooManySessions`."""
+    """Require room for more files, by the number of a new descriptor. The kernel gives the lowest
+    free one, so it says how many are in use. The last eighth is left to what ends, and to callers
+    that need no more than their connection. Raises `TooManySessions`."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptor >= most - most // 8:
         raise TooManySessions(
@@ -173,7 +173,8 @@ class Streams:
     # What it reads.
 
     async def write(self, data: bytes) -> None:
-        """Returns when there is room for more. What a command no longer reads is dropped."""
+        """Write to the command's stdin, and wait until there is room for more. What the command no
+        longer reads is dropped."""
         if self._input is None or self._input_over or not data:
             return
         self._waiting.append(data)
@@ -239,7 +240,8 @@ class Streams:
         self._close_if_done()
 
     def _pass_on_rest(self, name: str) -> None:
-        """No more than is there now: what is left in the background may write without end."""
+        """Pass on what is there now, and no more: what runs on in the background may write without
+        end."""
         waiting = fcntl.ioctl(self._ours[name], termios.FIONREAD, b"\0" * 4)
         left = int.from_bytes(waiting, "little")
         while left > 0 and name in self._ours and (taken := self._pass_on(name, left)):

@@ -44,7 +44,8 @@ class WayOut:
         self._watching: asyncio.Task[None] | None = None
 
     def check(self, wanted: Mapping[str, Any] | None) -> None:
-        """Raises `SessionRefused` for what this machine will never allow."""
+        """Check the network that a session asks for. Raises `SessionRefused` for what this machine
+        will never allow."""
         if wanted is None:
             return
         try:
@@ -125,7 +126,8 @@ class WayOut:
         )  # fmt: skip
 
     async def _watch(self, process: "subprocess.Popen[bytes]") -> None:
-        """Another one takes over where it ends. What went through it is cut."""
+        """Wait for the end of the process of proxies, and start another one. What went through it
+        is cut."""
         ended = os.pidfd_open(process.pid)
         loop, over = asyncio.get_running_loop(), asyncio.Event()
         try:
@@ -143,7 +145,7 @@ class WayOut:
                     await self._start()
 
     def _hang_up(self) -> None:
-        """The process of proxies ends at once."""
+        """End the process of proxies at once."""
         if self._line is not None:
             self._line.close()
             self._line = None
@@ -153,7 +155,7 @@ class WayOut:
             self._process = None
 
     async def _say(self, said: dict[str, Any], listener: socket.socket | None) -> None:
-        """Returns when it holds."""
+        """Say something to the process of proxies, and wait until it holds."""
         assert self._line is not None  # noqa: S101 - it was started
         number = next(self._numbers)
         text = json.dumps({**said, "number": number}).encode()

@@ -48,7 +48,8 @@ class Fleet:
         return self._machines.reached
 
     def require_redis(self) -> None:
-        """Raises `Problem`: what begins is registered, so it cannot begin."""
+        """Raise `Problem` if Redis does not answer: each sandbox is registered there, so none can
+        begin."""
         if not self.reached:
             raise Problem(
                 "unavailable",
@@ -56,7 +57,8 @@ class Fleet:
             )
 
     def was_forwarded(self, scope: Scope) -> bool:
-        """Raises `Problem` for one that says so and cannot know the secret."""
+        """Whether another server of the fleet passed this request on. Raises `Problem` for one that
+        says so and does not know the secret."""
         given = dict(scope["headers"])
         if FORWARDED not in given:
             return False
@@ -187,7 +189,7 @@ class Fleet:
         return found
 
     async def signed(self, query: str, method: str) -> tuple[Machine, str] | None:
-        """Finds whose token has signed the address of a file, and which sandbox's that is."""
+        """Find whose token has signed the address of a file, and which sandbox's that is."""
         silent: Problem | None = None
 
         async def ask(machine: Machine) -> tuple[Machine, str] | None:

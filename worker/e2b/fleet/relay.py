@@ -105,8 +105,8 @@ class Relay:
 
 
 async def _feed(wire: Wire, head: bytes, chunked: bool, receive: Receive) -> None:
-    """The request's head with the first piece of its body, and the rest as it comes. Returns when
-    the client has gone, by which it cuts the connection."""
+    """Send the request's head with the first piece of its body, and the rest as it comes. If the
+    client has gone, the connection is cut."""
     wire.fed = False
     before = head
     more = True

@@ -72,7 +72,8 @@ class Service:
         await self.registered.close()
 
     async def _keep(self) -> None:
-        """Runs with each heartbeat: what ended by itself has no other way to the registry."""
+        """Compare with each heartbeat what is registered and what lives: what ended by itself has
+        no other way to the registry."""
         while True:
             await asyncio.sleep(self._lease / 3)
             await self._follow()

@@ -76,7 +76,7 @@ class _Warm:
             await asyncio.sleep(backoff(failures, 0.2, _LONGEST_PAUSE))
 
     def _say(self, trouble: str) -> None:
-        """Once, however often it is tried again."""
+        """Log a trouble once, however often it is tried again."""
         if trouble != self._said:
             self._said = trouble
             log.warning("template %s: %s", self._template, trouble)

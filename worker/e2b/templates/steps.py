@@ -66,7 +66,8 @@ class Building:
         self._known_by = hashlib.sha256("\n".join(base.layers).encode()).hexdigest()
 
     async def step(self, step: Mapping[str, Any], fresh: bool, say: Say) -> None:
-        """Raises `StepFailed`, or `Problem` for a step that is none."""
+        """Do one step of a template's build. Raises `StepFailed`, or `Problem` for a step that is
+        none."""
         kind, args = step.get("type"), [str(word) for word in step.get("args") or []]
         match kind, args:
             case "ENV", [*pairs] if len(pairs) % 2 == 0:

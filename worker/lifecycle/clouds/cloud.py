@@ -115,7 +115,8 @@ class Cloud(ABC):
             return False
 
     async def find(self, name: str) -> SandboxRef | None:
-        """Finds also one that failed as it started, or has stopped: it exists until it is ended."""
+        """Find a sandbox, also one that failed as it started, or has stopped: it exists until it is
+        ended."""
         try:
             return await self.look_up(name)
         except self.gone:
@@ -143,7 +144,7 @@ class Cloud(ABC):
 
 
 def refused(advice: str = "") -> Verdict:
-    """Asking again changes nothing, and nothing was made."""
+    """The verdict on a refusal: asking again changes nothing, and nothing was made."""
     return Verdict(Kind.FATAL, nothing_made=True, advice=advice)
 
 
@@ -155,7 +156,7 @@ def wait_after(headers: Any) -> float:
 
 
 def _done(ref: SandboxRef, ended: ExecResult, what: str, path: str) -> ExecResult:
-    """Raises what `open` would have raised."""
+    """Check how a command on a file ended. Raises what `open` would have raised."""
     if ended.timed_out:
         raise OSError(f"sandbox {ref.name}: timeout, cannot {what} {path}")
     if ended.exit_code != 0:

@@ -91,8 +91,8 @@ class E2bProvider(Cloud):
         return SandboxRef(made.sandbox_id, name)
 
     async def reach(self, id: str) -> e2b.AsyncSandbox:
-        """Reaches it with the shortest of timeouts: to connect may prolong a sandbox, and shortens
-        none."""
+        """Connect to a sandbox with the shortest of timeouts: to connect may prolong a sandbox, and
+        shortens none."""
         return await e2b.AsyncSandbox.connect(id, timeout=1, **self._connection)
 
     async def lives(self, id: str) -> bool:

@@ -79,7 +79,7 @@ class Inside(Protocol):
         """Run it by a shell, from where the sandbox starts: what it printed."""
 
     async def put(self, path: str, content: bytes) -> None:
-        """A new file, whose folder exists."""
+        """Write a new file, whose folder exists."""
 
     async def get(self, path: str) -> bytes:
         """A file that exists."""

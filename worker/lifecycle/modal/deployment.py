@@ -76,7 +76,8 @@ class ModalDeployment:
 
     @classmethod
     def from_config(cls, config: Any, run_id: str | None = None, **more: Any) -> Self:
-        """From upstream's `ModalDeploymentConfig`, or any object or mapping with its fields."""
+        """Make one from upstream's `ModalDeploymentConfig`, or any object or mapping with its
+        fields."""
         fields = dict(config) if isinstance(config, Mapping) else vars(config)
         known = (
             "image", "startup_timeout", "runtime_timeout", "modal_sandbox_kwargs", "install_pipx",
@@ -193,7 +194,7 @@ class SweRexModal(ModalProvider):
 
 
 async def _closed(runtime: Runtime) -> None:
-    """Closes as a task's own work, so that whatever it raises is raised there."""
+    """Close as a task's own work, so that whatever it raises is raised there."""
     await runtime.close()
 
 

@@ -206,7 +206,7 @@ def _image(spec: SandboxSpec, options: dict[str, Any]) -> Any:
 
 
 async def _feed(stdin: Any, content: bytes) -> None:
-    """In pieces: Modal's client holds no more than 16 MiB for it."""
+    """Write to a command's stdin in pieces: Modal's client holds no more than 16 MiB for it."""
     for at in range(0, len(content), _PIECE):
         stdin.write(content[at : at + _PIECE])
         await stdin.drain.aio()
@@ -215,7 +215,7 @@ async def _feed(stdin: Any, content: bytes) -> None:
 
 
 async def _read(stream: Any, into: bytearray) -> None:
-    """All of it, of which no more is kept than an output may have."""
+    """Read a stream to its end. No more of it is kept than an output may have."""
     async for piece in stream:
         into += piece[: shell.MOST - len(into)]
 

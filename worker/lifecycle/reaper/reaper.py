@@ -53,7 +53,7 @@ class Offices:
         return max(0.0, self.probation - since)
 
     def leave(self, registry: Registry) -> None:
-        """For good: what it holds there ends by itself."""
+        """Leave a registry's offices for good: their leases end by themselves."""
         self._held = {held for held in self._held if held[0] is not registry}
 
     def looked(self) -> None:

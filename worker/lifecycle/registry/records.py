@@ -76,7 +76,7 @@ class Registered:
 
     @property
     def age(self) -> float:
-        """In seconds, since the first sandbox was written down."""
+        """Seconds since the sandbox was first written down."""
         return self.now - float(self.facts.get("made", self.now * 1e6)) / 1e6
 
     @property

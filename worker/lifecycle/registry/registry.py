@@ -188,7 +188,7 @@ class Registry:
         self._client.close()
 
     def _enlist(self) -> None:
-        """In the list of runs, which on a Cluster is elsewhere than what scripts reach."""
+        """Enter this run into the list of runs. On a Cluster no script reaches that list."""
         self._try(lambda client: client.sadd(INDEX, self.run))
 
     def _listed(self, script: Script, *args: Any) -> Any:
