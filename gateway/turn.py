@@ -1,6 +1,7 @@
 """A turn goes from a request to its committed answer.
 
 1. begin: Redis notes that the call is open, and says what it continues, or that it was answered.
+   Meanwhile a permit is asked for, and the engine renders what most likely comes next.
 2. prompt: the ids of what it continues, and those of its tail; or the whole conversation's.
 3. sample: an engine goes on from these ids. What was aborted goes on, by ids, where it stopped.
 4. parse: the engine says what the tokens mean.
@@ -30,6 +31,7 @@ from gateway.packing import Ids, floats_of, ids_of, runs, spread
 from gateway.settings import GatewaySettings
 from ground import RedisUnavailable, tracing
 from ground.backoff import backoff
+from ground.tasks import ended
 from limiter import GateUnavailable, LimitTimeout, Permit
 
 log = logging.getLogger(__name__)
@@ -111,20 +113,17 @@ class Turns:
         known, places = canonical.turns(question.messages, hashes)
         asked = Asked(digest, tuple(known), retry, key)
         while True:
-            begun = await self._log.begin(session, asked)
-            if isinstance(begun, Fresh):
-                turn = _Turn(
-                    session,
-                    question,
-                    begun,
-                    dialect,
-                    digest,
-                    base,
-                    hashes,
-                    places,
-                    time.monotonic(),
-                )
-                return await self._fresh(turn, trace)
+            async with self._ahead(session, question, places) as ahead:
+                if not (retry or key or asked.waited):  # others are likely to be answered already
+                    ahead.go()
+                begun = await self._log.begin(session, asked)
+                if isinstance(begun, Fresh):
+                    ahead.go()
+                    turn = _Turn(
+                        session, question, begun, dialect, digest, base, hashes, ahead,
+                        time.monotonic(),
+                    )  # fmt: skip
+                    return await self._fresh(turn, trace)
             if isinstance(begun, Replay):
                 self._tally.count("replayed")
                 return await self._replayed(session, question, begun)
@@ -170,15 +169,13 @@ class Turns:
         return answered
 
     async def _committed(self, turn: _Turn) -> Reply:
-        session, question = turn.session, turn.question
-        engine = self._pool.pick(session.sid)
+        session, question, engine = turn.session, turn.question, turn.ahead.engine
         if question.chat.tools and question.chat.calls and not engine.parses_tools:
             raise RequestRefused(
                 f"the engine {engine.url} parses no tool calls: start it with its tool parser, and "
                 "vLLM with --enable-scale-out", "tools",
             )  # fmt: skip
-        chat = _with_kwargs(question.chat, session.sampling)
-        prompt, sampled = await self._sample(turn, engine, chat)
+        prompt, sampled = await self._sample(turn)
         part = sampled.part
         reply = await self._reply(
             session, question, turn.begun.call, int(time.time()), prompt.ids, part
@@ -190,20 +187,36 @@ class Turns:
         await self._commit(session, turn.begun.fence, call, reached, reply.dump())
         return reply
 
-    async def _prompt(self, engine: Engine, turn: _Turn, chat: Chat) -> Prompt:
+    def _ahead(self, session: Session, question: Question, places: list[int]) -> _Ahead:
+        """The tail behind the newest answer is rendered, if the session keeps to tails."""
+        chat, engine = _with_kwargs(question.chat, session.sampling), self._pool.pick(session.sid)
+        tails = places and session.sampling.get("thinking") != "template"
+        start = places[0] + 1 if tails else 0
+        return _Ahead(
+            engine, chat, start,
+            lambda: self._permit(session, engine), lambda: self._rendered(session, chat, start),
+        )  # fmt: skip
+
+    async def _rendered(self, session: Session, chat: Chat, start: int) -> list[int] | None:
+        """Ids of the messages from `start` on; None if these cannot be rendered alone."""
+        if start:
+            return await self._asked(session, lambda each: each.tail.render(chat, start))
+        return (await self._asked(session, lambda each: each.render(chat))).ids
+
+    async def _prompt(self, engine: Engine, turn: _Turn) -> Prompt:
         """The prompt by ids, behind the call that the request continues, if its tail can be
         rendered alone."""
-        hits = turn.begun.hits
+        hits, ahead = turn.begun.hits, turn.ahead
         place = next((n for n, hit in enumerate(hits) if hit is not None), None)
         parent = hits[place] if place is not None else None
         held = await self._log.ids(turn.session, parent) if parent is not None else ids_of()
-        if place == 0 and turn.session.sampling.get("thinking") != "template":
-            start = turn.places[0] + 1
-            tail = await self._asked(turn.session, lambda each: each.tail.render(chat, start))
-            if tail is not None:
-                delta = [*engine.tail.closing(held[-len(engine.tail.close) :]), *tail]
-                return Prompt(held + ids_of(delta), parent, len(held))
-        whole = ids_of((await self._asked(turn.session, lambda each: each.render(chat))).ids)
+        ids = await ahead.rendering if place == 0 or not ahead.start else None
+        if ahead.start and ids is not None:
+            delta = [*engine.tail.closing(held[-len(engine.tail.close) :]), *ids]
+            return Prompt(held + ids_of(delta), parent, len(held))
+        if ids is None:
+            ids = await self._rendered(turn.session, ahead.chat, 0)
+        whole = ids_of(ids or ())
         keep = common(held, whole)
         self._tally.count("rendered_whole")
         return Prompt(whole, parent if keep else None, keep)
@@ -235,9 +248,10 @@ class Turns:
         return min(room, *(most for most in (question.most, session.sampling.get("max_tokens"))
                            if most is not None), 1 << 20)  # fmt: skip
 
-    async def _sample(self, turn: _Turn, engine: Engine, chat: Chat) -> tuple[Prompt, Sampled]:
+    async def _sample(self, turn: _Turn) -> tuple[Prompt, Sampled]:
         """The prompt, and an answer to it that is whole, whichever engines abort or die on the
         way. The prompt is rendered while the first permit is waited for."""
+        engine, chat, asking = turn.ahead.engine, turn.ahead.chat, turn.ahead.permit
         sampled, failures, tries = Sampled(), 0, 0
         params = _params(turn.session.sampling, turn.question)
         prompt: Prompt | None = None
@@ -245,9 +259,9 @@ class Turns:
         # Half a text that was to end at a string, or under a grammar, cannot be gone on with.
         joins = not (params.get("stop") or chat.constraints)
         while True:
-            async with self._permit(turn.session, engine) as permit:
+            async with asking as permit:
                 if prompt is None:
-                    prompt = await self._prompt(engine, turn, chat)
+                    prompt = await self._prompt(engine, turn)
                     ids = prompt.ids.tolist()
                     most = self._most(turn.question, turn.session, engine, len(ids))
                 await permit.granted()
@@ -290,6 +304,7 @@ class Turns:
             engine = self._pool.pick(turn.session.sid)
             if failures:
                 await asyncio.sleep(backoff(failures, _PAUSE, _LONGEST_PAUSE))
+            asking = self._permit(turn.session, engine)
 
     def _permit(self, session: Session, engine: Engine) -> _Permit:
         """The right to sample there; it is held over what an engine aborts."""
@@ -341,7 +356,7 @@ class _Turn:
     digest: bytes
     base: bytes
     hashes: list[bytes]
-    places: list[int]
+    ahead: _Ahead
     began: float
 
     @property
@@ -356,12 +371,53 @@ class _Turn:
         return self.question.messages[-1].content if self.question.chat.continues else ""
 
 
+class _Ahead:
+    """The steps that need not wait until Redis has noted the call. What is not used is given back:
+    an answer that is there already costs no token.
+
+    start      the first message that is rendered; 0: the whole conversation is
+    rendering  the ids, once it goes; None if these messages cannot be rendered alone
+    permit     the right to sample, once it goes
+    """
+
+    rendering: asyncio.Task[list[int] | None]
+    permit: _Permit
+
+    def __init__(
+        self,
+        engine: Engine,
+        chat: Chat,
+        start: int,
+        permit: Callable[[], _Permit],
+        render: Callable[[], Coroutine[Any, Any, list[int] | None]],
+    ) -> None:
+        self.engine, self.chat, self.start = engine, chat, start
+        self._permit, self._render = permit, render
+        self._goes = False
+
+    def go(self) -> None:
+        """Begin, if it has not begun."""
+        if not self._goes:
+            self._goes = True
+            self.permit, self.rendering = self._permit(), asyncio.create_task(self._render())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *failure: Any) -> None:
+        if self._goes:
+            await ended([self.rendering])
+            await self.permit.__aexit__(*failure)
+
+
 class _Permit:
     """A permit that is asked for, and what its release reports of the engine."""
 
     def __init__(self, engine: Engine, asking: Coroutine[Any, Any, Permit]) -> None:
         self._engine = engine
         self._asking = asyncio.create_task(asking)
+        self._held: Permit | None = None
+        self._over = False
 
     async def granted(self) -> None:
         """Wait until the permit is there."""
@@ -372,6 +428,7 @@ class _Permit:
 
     def failed(self, failure: EngineFailed) -> None:
         """The engine did not do it."""
+        assert self._held is not None  # noqa: S101 - it was granted
         if failure.overloaded:
             self._held.throttled(failure.after)
         else:
@@ -381,12 +438,16 @@ class _Permit:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._over:
+            return
+        self._over = True
         self._asking.cancel()  # which a permit that is there does not notice
         await asyncio.wait([self._asking])
         if not self._asking.cancelled() and self._asking.exception() is None:
-            if kind is not None:
-                self._asking.result().unreported()
-            self._asking.result().release()
+            permit = self._asking.result()
+            if kind is not None or self._held is None:
+                permit.unreported()
+            permit.release()
 
 
 def _with_kwargs(chat: Chat, sampling: Mapping[str, Any]) -> Chat:
