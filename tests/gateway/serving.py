@@ -161,7 +161,8 @@ async def world(
     with ExitStack() as stack:
         served = [stack.enter_context(Served(engine)) for engine in engines]
         named = ",".join(f"{kind_of(each.engine)}={each.url}" for each in served)
-        gateway = Gateway(target, "default", GatewaySettings(gateway_engines=named, **settings))
+        settings.setdefault("gateway_engines", named)
+        gateway = Gateway(target, "default", GatewaySettings(**settings))
         await gateway.start()
         for engine in engines:
             engine.log.clear()

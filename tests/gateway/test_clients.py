@@ -15,11 +15,15 @@ from typing import Any
 import pytest
 
 import ground
+from jail.sessions import CommandRequest, LocalSessions, Network, SessionRequest
+from jail.sessions.settings import SessionSettings
+from jail.settings import SandboxSettings
 from tests.docs.blocks import steps
 from tests.gateway.scripted.model import Model, babble, decode, shell
 from tests.gateway.scripted.sglang import ScriptedSglang
 from tests.gateway.scripted.vllm import ScriptedVllm
 from tests.gateway.serving import Agent, World, world
+from tests.jail.sessions.conftest import end_hubs
 
 PYTHON = os.environ.get("AGENTS_PYTHON", "")
 NODE = os.environ.get("AGENTS_NODE", "")
@@ -126,19 +130,30 @@ def looks(tool: str) -> Callable[[list[int], random.Random], str]:
     return script
 
 
-async def headless(folder: Path, *words: str, **more: str) -> str:
-    """An agent of npm's, in a folder that is its home too, and what it said."""
-    (folder / "README").write_text("a test\n")
-    hidden = ("ANTHROPIC", "CLAUDE", "OPENAI", "OPENCODE", "npm_")
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(hidden)}
-    process = await asyncio.create_subprocess_exec(
-        Path(NODE) / words[0], *words[1:], env=clean | {"HOME": str(folder)} | more, cwd=folder,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+async def headless(here: World, folder: Path, *words: str, **env: str) -> str:
+    """An agent of npm's in a session sandbox, whose only address is the gateway's. What it said."""
+    gateway = here.http.base_url.netloc.decode()
+    sessions = LocalSessions(
+        SandboxSettings(sandbox_expose=str(Path(NODE).parent)),
+        SessionSettings(session_network=gateway, local_sandboxes=str(folder), session_hub_idle=5),
+    )
+    session = await sessions.open(
+        SessionRequest(
+            ttl=600, memory_mb=4096, processes=512, disk_mb=1024, env=env,
+            network=Network([gateway]),
+        )
     )  # fmt: skip
-    said, _ = await process.communicate()
-    assert process.returncode == 0, said.decode()[-5000:]
-    return said.decode()
+    try:
+        # The gateway is on this machine's loopback, which clients do not send to a proxy.
+        run = 'export NO_PROXY= no_proxy=; echo "a test" > README; exec "$@"'
+        ran = await session.run(
+            CommandRequest(["sh", "-c", run, "sh", f"{NODE}/{words[0]}", *words[1:]], timeout=300)
+        )
+    finally:
+        await session.end()
+        end_hubs(folder)
+    assert ran.exit.code == 0, (ran.stdout + ran.stderr).decode()[-5000:]
+    return ran.stdout.decode()
 
 
 @node
@@ -148,7 +163,7 @@ async def test_claude_code_runs_unmodified(real_redis: ground.Client, tmp_path: 
     async with world(real_redis, engine, port=True) as here:
         agent = await here.open()
         said = await headless(
-            tmp_path, "claude", "-p", ASK, "--model", "m", "--allowedTools", "Bash",
+            here, tmp_path, "claude", "-p", ASK, "--model", "m", "--allowedTools", "Bash",
             ANTHROPIC_BASE_URL=str(here.http.base_url), ANTHROPIC_AUTH_TOKEN=agent.key,
             CLAUDE_CODE_ATTRIBUTION_HEADER="0", CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
         )  # fmt: skip
@@ -166,11 +181,11 @@ async def test_opencode_runs_unmodified(real_redis: ground.Client, tmp_path: Pat
         agent = await here.open()
         options = {"baseURL": f"{here.http.base_url}/v1", "apiKey": agent.key}
         provider = {"npm": "@ai-sdk/openai-compatible", "options": options, "models": {"m": {}}}
-        file = tmp_path / "opencode.json"
-        file.write_text(json.dumps({"provider": {"own": provider}, "small_model": "own/m"}))
+        config = {"provider": {"own": provider}, "small_model": "own/m"}
         said = await headless(
-            tmp_path, "opencode", "run", "--model", "own/m", ASK, OPENCODE_CONFIG=str(file)
-        )
+            here, tmp_path, "opencode", "run", "--model", "own/m", ASK,
+            OPENCODE_CONFIG_CONTENT=json.dumps(config),
+        )  # fmt: skip
         assert "There is a README." in said
         rows = await agent.rows()
         assert len(rows.rows) == 2
