@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.log import Budget, Session, SessionLog
 from gateway.rows import rows_of
-from gateway.tree import described
+from gateway.show import described
 
 control = APIRouter()
 

@@ -135,7 +135,7 @@ def show(task: str, session: str, tokens: bool, as_json: bool) -> int:
     from gateway.errors import SessionUnknown
     from gateway.log import Session
     from gateway.rows import rows_of
-    from gateway.tree import described, lines
+    from gateway.show import described, lines
 
     async def read(log: "SessionLog", _: Link) -> Any:
         return await log.read(Session(log.run, task, session, {}))

@@ -8,7 +8,7 @@ from buffer import RolloutBuffer
 from buffer.writer import OUTCOMES
 from gateway.log import Session, SessionLog
 from gateway.rows import rows_of
-from gateway.tree import described, lines
+from gateway.show import described, lines
 from ground.lua import text_fields
 from penstock.fleet import FleetReader
 from penstock.fleet.lines import line_says

@@ -1,4 +1,4 @@
-"""A session to look at: its calls, which continues which, and what is trained on."""
+"""A session as it is shown: its calls, which continues which, and what is trained on."""
 
 from __future__ import annotations
 
