@@ -334,7 +334,7 @@ class Turns:
     async def _commit(
         self, session: Session, fence: str, call: Call, reached: bytes, answer: bytes
     ) -> None:
-        """Again and again while Redis is away, until its time is over."""
+        """Commit the call, again and again while Redis is away, until its time is over."""
         deadline = time.monotonic() + self._settings.gateway_commit
         while True:
             try:

@@ -143,7 +143,7 @@ def _known(language: str) -> str:
 
 
 def _base64(files: dict[str, str]) -> dict[str, str]:
-    """Many encoders write it so that it may be in lines; they go no further."""
+    """Check files' base64. Many encoders write it in lines; the line ends are taken out."""
     size = sum(map(len, files.values()))
     if size > MAX_FILES_SIZE:
         raise ValueError(f"are {size:,} bytes of base64, and at most {MAX_FILES_SIZE:,} go")

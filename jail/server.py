@@ -22,7 +22,7 @@ _Received = TypeVar("_Received", bytes, int)
 
 
 class TooLong(ValueError):
-    """More than the sender may send."""
+    """A message is longer than its sender may send."""
 
 
 async def receive(source: socket.socket, most: int) -> bytes | bytearray:

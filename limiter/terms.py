@@ -115,7 +115,8 @@ def cost_text(charge: Mapping[str, int]) -> str:
 
 
 def read_amounts(rates: Mapping[str, float], bursts: Mapping[str, int]) -> tuple[Amount, ...]:
-    """Checked. By default a burst is a tenth of a second's worth, and at least one."""
+    """Check the amounts of a gate, and complete them. By default a burst is a tenth of a second's
+    worth, and at least one."""
     for name in bursts:
         if name not in rates:
             raise SettingError("bursts", f"{name!r} has no rate")

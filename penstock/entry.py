@@ -55,7 +55,7 @@ def service_health(url: str) -> int:
 
 
 def _open_what_is_closed() -> None:
-    """Started with `>&-`, a stream has no descriptor; none of our sockets may get its number."""
+    """Open streams that were closed by `>&-`: none of our sockets may get the number of one."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)

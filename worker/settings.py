@@ -119,7 +119,8 @@ class WorkerSettings(Settings):
 
     @property
     def jobs_at_once(self) -> int:
-        """More than its sandbox has room for would wait in the worker, not in the queue."""
+        """How many jobs a worker takes. More than its sandbox has room for would wait in the
+        worker, not in the queue."""
         if self.concurrency is not None:
             return self.concurrency
         if self.sandbox not in ("local", "shared"):

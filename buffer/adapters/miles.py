@@ -109,7 +109,7 @@ class DataBuffer:
         self._ages: list[int] = []
 
     def _is_wanted(self, group: Group, prompts: Group) -> bool:
-        """Neither aborted, nor dropped by miles' dynamic filter."""
+        """Whether a group is neither aborted, nor dropped by miles' dynamic filter."""
         aborted = self._sample.Status.ABORTED
         if any(sample.status == aborted for sample in self._miles.iter_samples(group)):
             self._aborted += 1

@@ -33,7 +33,8 @@ class Sender:
         self._client: httpx.Client | None = None
 
     def send(self, item: dict[str, Any]) -> bool:
-        """True when stored; False when refused for good, which is logged."""
+        """Send an item until it is stored: True. False if it is refused for good, which is
+        logged."""
         failures = 0
         while True:
             refused = self._try(item)

@@ -187,7 +187,7 @@ async def _buffer_of(request: Request, desk: Desk) -> RolloutBuffer:
 
 
 async def _groups_for(buffer: RolloutBuffer, items: int) -> int | None:
-    """Whole groups that hold this many items; -1 and 0 are everything."""
+    """How many whole groups hold this many items. None is everything, which -1 and 0 ask for."""
     if items <= 0:
         return None
     return -(-items // (await buffer.config()).group_size)

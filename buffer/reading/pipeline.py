@@ -178,7 +178,8 @@ class Pipeline:
         return _items(self._pad((group[0], normal), size), "pad_group_data")
 
     def _validity(self, group: Group) -> tuple[bool, bool]:
-        """Both return types: v0's (valid, finished), v1's single bool."""
+        """Whether a group is valid, and finished. Its function may return v0's (valid, finished) or
+        v1's single bool."""
         said = self._is_valid(group, self.config.finish_at or 1, self.task)
         if isinstance(said, tuple | list) and len(said) == 2:
             return bool(said[0]), bool(said[1] or said[0])

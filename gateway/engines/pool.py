@@ -48,7 +48,8 @@ class Pool:
 
     @classmethod
     async def started(cls, redis: AnyRedis, settings: GatewaySettings) -> Pool:
-        """Probed, and found to be alike. `EngineUnfit` says what an engine cannot do."""
+        """Make a pool of engines, probed and found to be alike. `EngineUnfit` says what an engine
+        cannot do."""
         pool = cls(named(settings), redis, settings)
         try:
             await pool._probe()

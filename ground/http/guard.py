@@ -159,7 +159,7 @@ class HttpGuard:
             pushing.cancel()
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refused before it is accepted, which a client sees as 403."""
+        """Serve a websocket, or refuse it before it is accepted, which a client sees as 403."""
         if self._names.refusal(scope) or not self._admits(scope):
             await receive()
             await send({"type": "websocket.close", "code": 1008})

@@ -63,7 +63,8 @@ class LoopWire(Wire):
         self._watched = self._roomy = False
 
     def watch(self, readable: Callable[[], None]) -> bool:
-        """Called on the loop, after the wire is stored where it will be hung up.
+        """Have the loop call `readable` when there is something to read. Call this on the loop,
+        after the wire is stored where it will be hung up.
 
         False if the loop watches no sockets, as Windows' proactor does not.
         """

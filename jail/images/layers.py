@@ -216,7 +216,8 @@ def settle(folder: Path) -> None:
 
 
 def _key(diff_id: str, below: list[str]) -> str:
-    """A layer with links into lower ones is another one over other lower layers."""
+    """The key of a layer. One that links into lower layers is another one over other lower
+    layers."""
     if not below:
         return diff_id.removeprefix("sha256:")
     return hashlib.sha256("\n".join([*below, diff_id]).encode()).hexdigest()

@@ -72,7 +72,7 @@ def refuse(number: int, why: str) -> NoReturn:
 
 
 def _named(path: str) -> str:
-    """Absolute; its last part may be a link."""
+    """An absolute path for one that a caller names. Its last part may be a link."""
     if not path:
         raise FileNotFoundError(errno.ENOENT, "an empty path")
     return os.path.abspath(expanded(path))
@@ -114,8 +114,8 @@ def _write(path: str, size: int | None, mode: int | None, **_: Any) -> dict[str,
 
 
 def _place(**_: Any) -> None:
-    """Many files, folders and links, packed one after the other: a call for each would cost more
-    than most files do."""
+    """Put many files, folders and links in place, packed one after the other: a call for each would
+    cost more than most files do."""
     with open(0, "rb", buffering=PIECE, closefd=False) as packed:
         for about, size in entries(packed):
             path = _named(about["name"])

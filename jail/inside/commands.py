@@ -260,9 +260,9 @@ class Desk:
 
     def _limit_of(self, status: int) -> str:
         """The limit that a command was killed for, by the kernel or by its init."""
-        if self._passed is None:
+        if self._passed is None:  # no cgroup: the init alone sees limits, and kills
             return self._limit if os.WIFSIGNALED(status) else ""
-        passed = self._passed.since()
+        passed = self._passed.since()  # asked of each command: it counts from the last question
         return passed if status else ""
 
     def _new_meter(self) -> Meter:

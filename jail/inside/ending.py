@@ -155,7 +155,7 @@ def _checked(
 
 
 def _check_in(line: int) -> bytes:
-    """Compiled, as bytes."""
+    """Read a check from the line, and compile it, as bytes."""
     (size,) = CHECK_SIZE.unpack(_read(line, CHECK_SIZE.size))
     text = b""
     while len(text) < size:

@@ -218,7 +218,7 @@ def _listed(user: str) -> tuple[str, str, str, str] | None:
 
 
 def _unlisted(user: str) -> tuple[str, str, str, str]:
-    """The account of root, or of a bare number: they need no line."""
+    """The account of root, or of a bare number: these need no line in /etc/passwd."""
     if user == "root":
         return user, "0", "0", ""
     if user.isdigit():

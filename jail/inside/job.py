@@ -55,7 +55,8 @@ class Clock:
         self.next_look = min(started + FIRST_LOOK, self._deadline)
 
     def look(self, now: float) -> None:
-        """Taken; the next one is after some milliseconds, or when its time is over."""
+        """Note a look at the program. The next one is after some milliseconds, or when its time is
+        over."""
         self.next_look = now + min(TICK, now - self._started)
         if now < self._deadline:
             self.next_look = min(self.next_look, self._deadline)

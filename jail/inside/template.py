@@ -71,9 +71,10 @@ def _serve(line: wire.Socket, place: Namespaces, header: dict[str, Any]) -> prog
 
 
 def _compiled(script: str) -> CodeType | None:
-    """Compile for the cases to come, once one has shown that it can be done within its limits.
+    """Compile the script for the cases to come, once a case has shown that this keeps within its
+    limits.
 
-    One that is warned of something as it is compiled is compiled for each case, and warned.
+    If compiling it gives a warning, None: each case compiles it then, and prints the warning.
     """
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

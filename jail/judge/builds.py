@@ -56,7 +56,7 @@ class Build:
         return sum(map(len, [*self.files.values(), *said])) + 4096
 
     def command(self, python: str, given: Mapping[str, bytes], folder: str = PROGRAM) -> list[str]:
-        """Empty for the warm interpreter."""
+        """The command that runs the program; empty for the warm interpreter."""
         return languages.arguments(self.language.run, self.script, list(given), python, folder)
 
 

@@ -84,7 +84,8 @@ class Checking:
     async def interact(
         self, case: Case, lane: Lane, errand: Errand
     ) -> tuple[Step, CaseVerdict, bool]:
-        """Joined by pipes: what one prints, the other reads. The last is whether it ended first."""
+        """Run a program and its interactor, joined by pipes: what one prints, the other reads.
+        Returns the program's end, the verdict, and whether the interactor ended first."""
         with _pipes() as (to_program, from_interactor, to_interactor, from_program):
             theirs = replace(self._errand(self._files(case, b"")), wall=self._life)
             ours = replace(errand, ends=(to_program, from_program))

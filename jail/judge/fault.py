@@ -17,7 +17,7 @@ _DATA = frozenset({
 
 
 def fault_of(letter: str, reason: str = "") -> Fault:
-    """Empty for a case that passed, or was not needed."""
+    """Whose fault a verdict is; empty for a case that passed, or was not needed."""
     if letter in "WECTL":
         return "program"
     if letter == "M":

@@ -45,8 +45,7 @@ class Wanted(NamedTuple):
 
 class Calls(NamedTuple):
     """The calls of one case: the JSON of what is called, and what is wanted of each call. In a
-    language other
-    than Python, the calls are a text that is put `behind` the program."""
+    language other than Python, the calls are a text that is put `behind` the program."""
 
     text: bytes
     wanted: tuple[Wanted, ...]

@@ -277,7 +277,8 @@ class LocalSession:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Streams]:
-        """Closed where what is done with it fails."""
+        """Connect to the hub for a `with` block. If what is done there fails, the connection is
+        closed."""
         try:
             reader, writer = await connect(self._folder, self._hub)
         except MISSING:

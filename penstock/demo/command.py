@@ -110,7 +110,7 @@ def _place_of_a_picture(settings: GroundSettings) -> Path:
 
 
 def _writable(file: Path, *, named: bool) -> Path:
-    """Asked before the work, whose result would have no place after it."""
+    """Check before the work that its result will have a place."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=file.parent):

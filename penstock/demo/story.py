@@ -188,7 +188,8 @@ def jobs_of(wanted: int) -> int:
 
 
 def _asked(wanted: int) -> list[tuple[int, int]]:
-    """Whole groups; but the last one's agents die on the way, so that it can only time out.
+    """The samples that are asked for, in whole groups. The last one's agents die on the way, so
+    that it can only time out.
 
     It is asked first: its time runs while the others play.
     """

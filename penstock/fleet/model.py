@@ -271,7 +271,7 @@ class Alarm:
 
     @property
     def said(self) -> str:
-        """Both in one line."""
+        """Text and remedy in one line."""
         return f"{self.text}; {self.remedy}"
 
 

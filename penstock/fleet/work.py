@@ -145,8 +145,8 @@ async def read_jobs(client: Any, ids: Sequence[tuple[str, str]]) -> list[Job | N
 
 
 def _less_replaced(workers: list[Worker], now: float) -> list[Worker]:
-    """Less the silent ones that a restart left behind: a living worker that is younger than a
-    silent one's last heartbeat stands for it, if it serves all its queues."""
+    """The workers without the silent ones that a restart left behind. A living worker stands for a
+    silent one if it is younger than that one's last heartbeat, and serves all its queues."""
     living = sorted((one for one in workers if one.state != "dead"), key=lambda one: -one.born)
     silent = sorted((one for one in workers if one.state == "dead"), key=lambda one: one.silent)
     left = list(living)

@@ -164,7 +164,8 @@ class Boxes:
                 raise unknown(name) from None
 
     async def _open(self, request: SessionRequest, fork_of: Session | None = None) -> Session:
-        """Registered, where there is a Redis. What failed on this side may be tried again."""
+        """Open a session, or a fork of one, registered if there is a Redis. What failed on this
+        side may be tried again."""
         open = fork_of.fork if fork_of else self.sessions.open
         try:
             if self._registered is None:

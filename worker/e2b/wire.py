@@ -162,7 +162,8 @@ async def _with_pings(
 
 
 async def while_heard(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Cancelled when the client hangs up: nobody would know of what it has made."""
+    """Do some work, which is cancelled when the client hangs up: nobody would know of what it has
+    made."""
     at_work = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_hung_up(request))
     try:

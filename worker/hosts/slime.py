@@ -182,7 +182,7 @@ class Sandbox:
         await self._sandbox.write_file(sandbox_path, data)
 
     async def read_file(self, sandbox_path: str, *, user: str = "root") -> str:
-        """Empty if there is no such file, as with slime's own."""
+        """Read a file as text; empty if there is no such file, as with slime's own."""
         try:
             return (await self._sandbox.read_file(sandbox_path)).decode(errors="replace")
         except FILE_ERRORS:

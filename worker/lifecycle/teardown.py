@@ -24,7 +24,8 @@ class Guarded:
 
 
 async def guarded(work: Awaitable[Any], seconds: float) -> Guarded:
-    """Even if it hangs, or cancels itself, we continue within this many seconds."""
+    """Do some work for at most this many seconds. Even if it hangs, or cancels itself, its caller
+    continues then."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait([task], timeout=seconds)

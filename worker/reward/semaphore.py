@@ -48,7 +48,8 @@ class GateSemaphore:
         in_forked_child(self._forget_parent)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """False if none came free within the timeout; raises `GateUnavailable` without Redis."""
+        """Take a permit. False if none came free within the timeout; raises `GateUnavailable`
+        without Redis."""
         gate = self.gate
         if not blocking and not self._orphan_hold:
             permit: Any = gate.sync.try_acquire()

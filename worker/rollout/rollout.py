@@ -248,7 +248,7 @@ class Rollout:
 
 
 def _cancelled() -> bool:
-    """Cancelled by our caller: a tool that gives up may raise the same error."""
+    """Whether our caller has cancelled us: a tool that gives up may raise the same error."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

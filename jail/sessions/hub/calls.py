@@ -56,8 +56,8 @@ class Call:
     async def while_heard(
         self, work: Coroutine[Any, Any, T], listening: Coroutine[Any, Any, object] | None = None
     ) -> T:
-        """Cancelled when the caller hangs up. It says nothing meanwhile, unless `listening`, which
-        ends when the caller does, takes what it says."""
+        """Do some work, which is cancelled when the caller hangs up. The caller says nothing
+        meanwhile, unless `listening` takes what it says; that ends when the caller does."""
         at_work = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(listening or self.reader.read(1))
         try:

@@ -71,7 +71,7 @@ class Cloud(ABC):
         return
 
     async def wait_ready(self, ref: SandboxRef, timeout: float) -> None:  # noqa: ASYNC109
-        """Ready is what runs a command."""
+        """Wait until the sandbox runs a command."""
         async with asyncio.timeout(timeout):
             ran = await self.exec(ref, Command(["true"], timeout))
         if ran.exit_code != 0:
