@@ -13,6 +13,7 @@ from ground.lua import text_fields
 from penstock.fleet.model import Gateway, Group, Task
 
 SHOWN_GROUPS = 50
+BIASED = 1.5  # dropped groups may take so many times as long as delivered ones
 
 
 def open_buffers(link: Link, run: str, names: Sequence[str]) -> list[RolloutBuffer]:
@@ -88,3 +89,15 @@ def shown(task: str, info: GroupInfo, state: str) -> Group:
         version=info.version, reward=info.reward,
         why=info.why or ("timeout" if info.state == "expired" else ""),
     )  # fmt: skip
+
+
+def bias(seconds: dict[str, float]) -> str:
+    """How slow problems are trained on too little: what is discarded or made again took longer
+    than what is delivered. Empty if it did not."""
+    delivered, dropped = seconds["delivered"], seconds["dropped"]
+    if not delivered or dropped <= BIASED * delivered:
+        return ""
+    return (
+        f"discarded groups took {dropped:.3g} s on average, and delivered ones "
+        f"{delivered:.3g} s: slow problems are trained on less than their share"
+    )

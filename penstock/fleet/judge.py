@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
+from penstock.fleet.buffers import bias
 from penstock.fleet.model import Alarm, Fleet, Level, Queue, Registry, Server, Task, Worker
-from penstock.fleet.why_it_grows import bias, holding
+from penstock.fleet.why_it_grows import holding
 
 Family = Literal["programs", "us", "capacity"]
 FAMILIES: tuple[Family, ...] = ("programs", "us", "capacity")

@@ -12,8 +12,6 @@ from limiter import GateStatus, LeaseStatus
 from penstock.fleet.model import Queue, Verdict, Worker
 from worker.errors import start_a_worker
 
-BIASED = 1.5  # dropped groups may take so many times as long as delivered ones
-
 
 class Standing(NamedTuple):
     """The standing of a queue: what happens to it, why nothing does, and what lets its jobs in."""
@@ -140,48 +138,6 @@ def _tripped(one: Queue | GateStatus) -> str:
     return f"{one.paused_why or 'too many programs had no outcome'}; it tries a few by itself"
 
 
-def limit_of(gate: GateStatus) -> str:
-    """The gate's limit; of a gate that finds it, with the bound above."""
-    bounds = gate.adaptive
-    if gate.limit is None:
-        return ""
-    adapts = bounds is not None and bounds.adapts == "limit"
-    return f"{gate.limit}/{bounds.max:g}" if bounds and adapts else f"{gate.limit}"
-
-
-def rate_of(gate: GateStatus) -> str:
-    """The gate's rate, and what else it earns per second."""
-    bounds = gate.adaptive
-    shown = "" if gate.rate is None else f"{gate.rate:.4g}"
-    if bounds and bounds.adapts == "rate":
-        shown += f"/{bounds.max:g}"
-    others = [f"{amount.rate:.4g} {name}" for name, amount in gate.amounts.items()]
-    return ", ".join([shown, *others] if shown else others)
-
-
-def in_flight_of(gate: GateStatus) -> str:
-    """The gate's permits in flight, and what they cost if that is more than one each."""
-    return f"{gate.in_flight}" + (f" ({gate.cost})" if gate.cost > gate.in_flight else "")
-
-
-def shares_of(gate: GateStatus) -> str:
-    """A text behind the waiters: how many shares wait, if there are several."""
-    shares = gate.shares.waiting if gate.shares else 0
-    return f" ({shares} shares)" if shares > 1 else ""
-
-
-def state_of(gate: GateStatus) -> str:
-    """Open, full, held or paused; of a gate that adapts with its latest change."""
-    full = gate.limit is not None and gate.cost >= gate.limit
-    bounds = gate.adaptive
-    held = bounds is not None and bounds.held > 0
-    state = "paused" if gate.paused else "held" if held else "full" if full else "open"
-    if bounds is None or bounds.latest is None:
-        return state
-    latest = bounds.latest
-    return f"{state} {'v' if latest.after < latest.before else '^'} {latest.ago:.0f}s {latest.why}"
-
-
 def holding(gate: GateStatus, of_the_dead: Sequence[LeaseStatus] = ()) -> HeldBack | None:
     """How a gate holds work back now, and what lets it in; None if it does not."""
     name, named = shlex.quote(gate.name), f"gate {gate.name!r}"
@@ -213,15 +169,3 @@ def holding(gate: GateStatus, of_the_dead: Sequence[LeaseStatus] = ()) -> HeldBa
     if gate.tokens is not None and gate.tokens < 1 and gate.waiting:
         return HeldBack(f"{named} grants {gate.rate:g} a second", f"{change} --rate N")
     return None
-
-
-def bias(seconds: dict[str, float]) -> str:
-    """How slow problems are trained on too little: what is discarded or made again took longer
-    than what is delivered. Empty if it did not."""
-    delivered, dropped = seconds["delivered"], seconds["dropped"]
-    if not delivered or dropped <= BIASED * delivered:
-        return ""
-    return (
-        f"discarded groups took {dropped:.3g} s on average, and delivered ones "
-        f"{delivered:.3g} s: slow problems are trained on less than their share"
-    )

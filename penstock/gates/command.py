@@ -19,8 +19,8 @@ from limiter.terms import as_whole
 from penstock.changes import change_at_terminal
 from penstock.commands.completion import gates
 from penstock.fleet import FleetReader, Worker
+from penstock.fleet.gate_texts import in_flight_of, limit_of, rate_of, shares_of, state_of
 from penstock.fleet.lines import line_says
-from penstock.fleet.why_it_grows import in_flight_of, limit_of, rate_of, shares_of, state_of
 from penstock.gates.permits import permits, revoke, waiting
 from penstock.in_order import run_in_order
 from penstock.listing import add_pause_and_resume, json_array, show_list, show_shares

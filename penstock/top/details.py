@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.fleet import Fleet, FleetReader, Queue, Worker
+from penstock.fleet.gate_texts import state_of
 from penstock.fleet.history import History
 from penstock.fleet.jobs import jobs_of, jobs_of_worker
 from penstock.fleet.lines import line_of, line_says, steps
 from penstock.fleet.model import Latency
-from penstock.fleet.why_it_grows import state_of
 from penstock.fleet.work import with_their_jobs
 from penstock.top import rows
 from penstock.top.model import (

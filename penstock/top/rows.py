@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from limiter import GateStatus
 from penstock.fleet import Fleet, Group, Job, Queue, Registry, Sandbox, Task, Worker
-from penstock.fleet.why_it_grows import bias, in_flight_of, limit_of, shares_of, state_of
+from penstock.fleet.buffers import bias
+from penstock.fleet.gate_texts import in_flight_of, limit_of, shares_of, state_of
 from penstock.top.model import Age, Column, Place, Row, Table, name, text
 from worker.outcomes import PROGRAM_OUTCOMES
 
