@@ -17,7 +17,7 @@ _DATA = frozenset({
 
 
 def fault_of(letter: str, reason: str = "") -> Fault:
-    """Whose fault a verdict is; empty for a case that passed, or was not needed."""
+    """The one at fault for a verdict; empty for a case that passed, or was not needed."""
     if letter in "WECTL":
         return "program"
     if letter == "M":
