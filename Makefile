@@ -33,7 +33,7 @@ NO_PACKAGES = echo "The packages could not be installed; pip says above why. Is 
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: chromium screenshots help demo train test test-all tests outside test-at-load durations constraints against installed compat check format bench conformance $(STEPS:%=conformance-%) hosts soak lowest docs site pinned secrets wheel clean python
+.PHONY: chromium screenshots help demo train proof test test-all tests outside test-at-load durations constraints against installed compat check format bench conformance $(STEPS:%=conformance-%) hosts soak lowest docs site pinned secrets wheel clean python
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -44,6 +44,9 @@ demo: $(VENV)/.runs ## see it work: real workers, one killed with -9, nothing lo
 train: $(VENV)/.installed ## train a small model undisturbed, while everything is killed, and in a plain way (SEEDS=5 for five seeds, ASYNC=1 with older samples, too)
 	@$(BIN)/python -m examples.unbothered $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ASYNC),--asynchronous) \
 	  $(if $(STEPS),--steps $(STEPS)) $(if $(FOLDER),--folder $(FOLDER)) $(if $(PICTURE),--picture $(PICTURE))
+
+proof: $(VENV)/.installed ## break everything at random for an hour, and account for each promise on a page (MINUTES=10, SEED=42)
+	@$(BIN)/python -m tests.proof $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 test: tests ## test each behaviour once (TESTS=tests/limiter for some, LAST=1 for what failed last)
 

@@ -67,7 +67,14 @@ def run_program(
 ) -> "subprocess.CompletedProcess[str]":
     """`subprocess.run([sys.executable, file], …)`, with all that it prints in `stdout`."""
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return _ended(_Program([file], env=env, cwd=cwd, **streams), timeout)
+    return _ended(start_program([file], env=env, cwd=cwd, **streams), timeout)
+
+
+def start_program(
+    words: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, **streams: Any
+) -> "subprocess.Popen[Any]":
+    """`subprocess.Popen([sys.executable, *words], …)`, as `start` does it."""
+    return _Program(words, env=env, cwd=cwd, **streams)
 
 
 def _ended(process: "subprocess.Popen[Any]", timeout: float) -> "subprocess.CompletedProcess[str]":

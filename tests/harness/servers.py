@@ -197,8 +197,9 @@ class PrivateRedis:
         leash.freeze(self._process)
 
     def thaw(self) -> None:
-        """Harmless when it is not frozen."""
-        os.kill(self.pid, signal.SIGCONT)
+        """Harmless when it is not frozen, or has ended."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     def ask(self, *words: Any) -> Any:
         """One command over a connection of its own."""

@@ -1,0 +1,267 @@
+"""The processes of a run, and how each kind of disturbance is done to them.
+
+Redis (a primary, a replica, a Sentinel) ← proxy ← workers, gateways, buffer servers,
+                                                   trainers, generators
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from tests.harness import commands, leash
+from tests.harness.nursery import ROOT
+from tests.harness.proxy import Proxy
+from tests.harness.remains import processes_named
+from tests.harness.sentinel import SentinelPair
+from tests.harness.servers import PrivateRedis, free_port, until
+from tests.proof import setting
+from tests.proof.journal import Journal
+from tests.proof.schedule import Disturbance
+
+PLAYERS = Path(__file__).parent
+RQ = ["worker", "--worker-class", "worker.ConcurrentWorker",
+      "--serializer", "rq.serializers.JSONSerializer"]  # fmt: skip
+
+
+class Service:
+    """One process; it is started again after it was killed."""
+
+    def __init__(self, name: str, start: Callable[[], "subprocess.Popen[Any]"]) -> None:
+        self.name, self._start = name, start
+        self.guard = threading.Lock()  # one disturbance at a time
+        self.process = start()
+
+    def kill(self, seconds: float) -> None:
+        self.stop()
+        time.sleep(seconds)  # it is dead for so long
+        self.process = self._start()
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def done(self) -> bool:
+        """Whether it came to its own end, in order."""
+        return self.process.poll() == 0
+
+    def revive(self) -> None:
+        """Start it again, though no disturbance ended it."""
+        with self.guard:
+            if self.process.poll():
+                self.process = self._start()
+
+    def freeze(self, seconds: float) -> None:
+        leash.freeze(self.process)
+        time.sleep(seconds)  # it is frozen for so long
+        self.process.send_signal(signal.SIGCONT)
+
+
+class Fleet:
+    """`with Fleet(folder, seed, counts) as fleet: fleet.strike(disturbance)`"""
+
+    def __init__(self, folder: Path, seed: int, counts: dict[str, int]) -> None:
+        self.folder, self.services = folder, dict[str, Service]()
+        self._stack = contextlib.ExitStack()
+        self._journal = Journal(folder, "fleet")
+        self._redis_guard = threading.Lock()
+        try:
+            self._put_together(seed, counts)
+        except BaseException:
+            self.close()
+            raise
+
+    def _put_together(self, seed: int, counts: dict[str, int]) -> None:
+        self.disk = self._stack.enter_context(_small_disk(self.folder / "disk"))
+        self.redis = self._stack.enter_context(SentinelPair(self.disk or self.folder / "redis"))
+        self.proxy = self._stack.enter_context(Proxy(self.redis.primary.target))
+        url = f"redis://127.0.0.1:{self.proxy.target.nodes[0][1]}/0"
+        ports = {role: [free_port() for _ in range(counts[role])] for role in _SERVERS}
+        urls = {role: [f"http://127.0.0.1:{port}" for port in ports[role]] for role in ports}
+        run = setting.Run(seed, url, urls["gateway"], urls["buffer"], urls["engine"])
+        run.write(self.folder)
+        asyncio.run(setting.prepare(self.server.url))
+        named = ",".join(f"sglang={engine}" for engine in run.engines)
+        environment = {
+            **os.environ, **setting.ENVIRONMENT, "PENSTOCK_REDIS_URL": url,
+            "PENSTOCK_GATEWAY_ENGINES": named, "PYTHONPATH": str(ROOT),
+            "PENSTOCK_LOCAL_SANDBOXES": str(self.folder / "boxes"),
+        }  # fmt: skip
+        rq = Path(sys.executable).with_name("rq")
+        for role, words in {
+            "engine": [ROOT / "tests/gateway/scripted/sglang.py", "{port}", '{{"version": 0}}'],
+            "gateway": ["gateway", "serve", "--port", "{port}"],
+            "buffer": ["buffer", "serve", "--port", "{port}"],
+            "worker": [rq, *RQ, "--url", url, "code"],
+            "trainer": [PLAYERS / "trainer.py", self.folder, "{name}"],
+            "generator": [PLAYERS / "generator.py", self.folder, "{name}"],
+        }.items():
+            for n in range(counts[role]):
+                port = ports[role][n] if role in ports else 0
+                name = f"{role}-{n}"
+                said = [str(word).format(port=port, name=name) for word in words]
+                self._add(name, said, environment)
+            for port in ports.get(role, ()):
+                until(lambda at=port: _answers(at), f"{role} at {port}")  # type: ignore[misc]
+
+    def _add(self, name: str, words: list[str], environment: dict[str, str]) -> None:
+        start = commands.start_program if Path(words[0]).is_absolute() else commands.start
+
+        def begin() -> "subprocess.Popen[Any]":
+            with (self.folder / f"{name}.log").open("ab") as log:
+                return start(words, env=environment, cwd=ROOT, stdout=log, stderr=log)
+
+        self.services[name] = service = Service(name, begin)
+        self._stack.callback(service.stop)
+
+    @property
+    def server(self) -> PrivateRedis:
+        """The primary: where the observer looks, past the proxy."""
+        return self.redis.primary
+
+    @property
+    def absent(self) -> list[str]:
+        """Kinds of disturbances that this machine cannot do."""
+        return [] if self.disk else ["disk full"]
+
+    def strike(self, what: Disturbance) -> None:
+        """Do it to its end, after any other at the same place; write down from when to when."""
+        service = self.services.get(what.target)
+        with service.guard if service else self._redis_guard:
+            facts = {"kind": what.kind, "target": what.target}
+            self._journal.add("strikes", **facts)
+            if service:
+                {"kill": service.kill, "freeze": service.freeze}[what.kind](what.seconds)
+            else:
+                _STRIKES[what.kind](self, what.seconds)
+            self._journal.add("struck", **facts)
+
+    def ended(self) -> list[tuple[str, int]]:
+        """Which processes have failed with no disturbance at work on them, and how."""
+        found = []
+        for service in self.services.values():
+            if service.guard.acquire(blocking=False):
+                try:
+                    if code := service.process.poll():
+                        found.append((service.name, code))
+                finally:
+                    service.guard.release()
+        return found
+
+    def end(self, *roles: str) -> None:
+        """End processes of these roles in order, with SIGTERM."""
+        for service in self.services.values():
+            if service.name.rpartition("-")[0] in roles:
+                service.process.terminate()
+        for service in self.services.values():
+            if service.name.rpartition("-")[0] in roles:
+                service.process.wait(100)
+
+    def close(self) -> None:
+        self._stack.close()
+        for pid in self.hub():
+            os.kill(pid, signal.SIGKILL)
+        self._journal.close()
+
+    def hub(self) -> list[int]:
+        """The processes that keep the sandboxes of this run."""
+        return processes_named(str(self.folder / "boxes"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What is done to Redis, to the way there, and to the hub of sandboxes
+
+    def _kill_redis(self, seconds: float) -> None:
+        self.server.kill()
+        time.sleep(seconds)  # it is away for so long
+        self.server.start()
+        self.redis.heal()
+
+    def _freeze_redis(self, seconds: float) -> None:
+        self.server.freeze()
+        time.sleep(seconds)
+        self.server.thaw()
+
+    def _fail_over(self, _: float) -> None:
+        """All that was acknowledged is at the replica: the promise is about what it knew."""
+        self.proxy.freeze("commands")
+        self.redis.replica.until_in_step(self.server)
+        self.redis.kill_primary()
+        self.proxy.upstream = self.server.target
+        self.proxy.cut()
+        self.proxy.thaw()
+        self.redis.heal()
+
+    def _hold_up(self, seconds: float) -> None:
+        self.proxy.freeze()
+        time.sleep(seconds)
+        self.proxy.thaw()
+
+    def _delay(self, seconds: float) -> None:
+        self.proxy.delay(0.03)
+        time.sleep(seconds)
+        self.proxy.delay(0.0)
+
+    def _lose_replies(self, _: float) -> None:
+        self.proxy.lose_replies(10)
+
+    def _kill_hub(self, _: float) -> None:
+        for pid in self.hub():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _fill_disk(self, seconds: float) -> None:
+        assert self.disk is not None
+        ballast, free = self.disk / "ballast", os.statvfs(self.disk)
+        with ballast.open("wb") as file, contextlib.suppress(OSError):
+            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
+        time.sleep(seconds)  # it is full for so long
+        ballast.unlink()
+        until(self._has_room, "room on the disk")
+        self.redis.heal()  # a replica without room ends itself
+
+    def _has_room(self) -> bool:
+        return bool(self.server.ask("INFO", "persistence")["aof_last_write_status"] == "ok")
+
+
+_SERVERS = ("engine", "gateway", "buffer")
+_STRIKES: dict[str, Callable[[Fleet, float], None]] = {
+    "redis killed": Fleet._kill_redis, "redis frozen": Fleet._freeze_redis,
+    "failover": Fleet._fail_over, "cut": lambda fleet, _: fleet.proxy.cut(),
+    "replies lost": Fleet._lose_replies, "held up": Fleet._hold_up, "delayed": Fleet._delay,
+    "hub killed": Fleet._kill_hub, "disk full": Fleet._fill_disk,
+}  # fmt: skip
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=5).status_code < 500
+    return False
+
+
+@contextlib.contextmanager
+def _small_disk(folder: Path) -> Iterator[Path | None]:
+    """A disk of its own for Redis, which can be filled. Only root may mount one: else None."""
+    folder.mkdir(parents=True)
+    size = ["mount", "-t", "tmpfs", "-o", "size=1g", "penstock-proof", str(folder)]
+    if os.getuid() or subprocess.run(size, capture_output=True, check=False).returncode:
+        yield None
+        return
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
