@@ -49,6 +49,10 @@ EXPOSED = {
 }  # fmt: skip
 
 
+STARTING = 30.0  # seconds in which a process is not up, on a machine with much to do
+AWAY = ("Redis restarted", "Failover", "Network cut", "Disk full")
+
+
 @dataclass
 class Accounts:
     """What a run came to."""
@@ -73,9 +77,13 @@ class Accounts:
     def faults(self) -> list[Thing]:
         return [thing for thing in self.things if thing.fault]
 
+    def kinds_of(self, thing: Thing) -> list[str]:
+        """Of each disturbance that it was in danger of."""
+        return [hit.kind for hit in self.hits if _meets(hit, thing)]
+
     def columns_of(self, thing: Thing) -> list[str]:
-        """One for each disturbance that it was in danger of."""
-        return [COLUMN[hit.kind] for hit in self.hits if _meets(hit, thing)]
+        """The column of each of them."""
+        return [COLUMN[kind] for kind in self.kinds_of(thing)]
 
     def of(self, *whats: str) -> Iterator[tuple[str, Line]]:
         return ((who, line) for who, line in self.lines if line["what"] in whats)
@@ -285,15 +293,20 @@ class Accounts:
             yield thing
 
     def _left(self) -> Iterator[Thing]:
-        """Adds up what nobody ended, and which processes failed by themselves."""
-        for _, line in self.of("could not start"):
-            self.notes[f"starts of {line['name']} while Redis was away"] += 1
+        """Adds up what nobody ended, and which processes failed by themselves. A server that
+        starts while Redis is away says so and ends: to start it again is its supervisor's part."""
         for who, line in self.of("left"):
             said = f"{line['thing']} is left"
             yield Thing(line["kind"], "the end", line["at"], line["at"], who, said)
-        for who, line in self.of("failed by itself", "never ended"):
-            name = str(line.get("name") or line.get("names"))
-            yield Thing("Process", name, line["at"], line["at"], who, line["what"])
+        for who, line in self.of("never ended"):
+            yield Thing("Process", str(line["names"]), line["at"], line["at"], who, line["what"])
+        for who, line in self.of("failed by itself"):
+            thing = Thing("Process", line["name"], line["at"] - line["age"], line["at"], who)
+            if line["age"] < STARTING and any(COLUMN[hit] in AWAY for hit in self.kinds_of(thing)):
+                self.notes["starts while Redis was away"] += 1
+                continue
+            thing.fault = line["what"]
+            yield thing
 
 
 def _hits(lines: list[Line]) -> Iterator[Hit]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import redis.exceptions
 
 from tests.harness import commands, leash
 from tests.harness.nursery import ROOT
@@ -37,14 +38,17 @@ class Service:
     """One process; it is started again after it was killed."""
 
     def __init__(self, name: str, start: Callable[[], "subprocess.Popen[Any]"]) -> None:
-        self.name, self._start = name, start
+        self.name, self._begin = name, start
         self.guard = threading.Lock()  # one disturbance at a time
-        self.process = start()
+        self._start()
+
+    def _start(self) -> None:
+        self.born, self.process = time.monotonic(), self._begin()
 
     def kill(self, seconds: float) -> None:
         self.stop()
         time.sleep(seconds)  # it is dead for so long
-        self.process = self._start()
+        self._start()
 
     def stop(self) -> None:
         self.process.kill()
@@ -56,10 +60,10 @@ class Service:
         return self.process.poll() == 0
 
     def revive(self) -> None:
-        """Start it again, though no disturbance ended it."""
+        """Start it again, though no disturbance ended it; as a supervisor, after a moment."""
         with self.guard:
-            if self.process.poll():
-                self.process = self._start()
+            if self.process.poll() and time.monotonic() > self.born + 1:
+                self._start()
 
     def freeze(self, seconds: float) -> None:
         leash.freeze(self.process)
@@ -146,14 +150,14 @@ class Fleet:
                 _STRIKES[what.kind](self, what.seconds)
             self._journal.add("struck", **facts)
 
-    def ended(self) -> list[tuple[str, int]]:
-        """Which processes have failed with no disturbance at work on them, and how."""
+    def failed(self) -> list[tuple[str, float]]:
+        """Which processes have failed with no disturbance at work on them, and at which age."""
         found = []
         for service in self.services.values():
             if service.guard.acquire(blocking=False):
                 try:
-                    if code := service.process.poll():
-                        found.append((service.name, code))
+                    if service.process.poll():
+                        found.append((service.name, time.monotonic() - service.born))
                 finally:
                     service.guard.release()
         return found
@@ -232,7 +236,14 @@ class Fleet:
         time.sleep(seconds)  # it is full for so long
         ballast.unlink()
         until(self._has_room, "room on the disk")
-        self.redis.heal()  # a replica without room ends itself
+        until(self._heals, "a replica")
+
+    def _heals(self) -> bool:
+        """A replica that has no room ends itself, perhaps as it is asked."""
+        with contextlib.suppress(redis.exceptions.ConnectionError):
+            self.redis.heal()
+            return True
+        return False
 
     def _has_room(self) -> bool:
         return bool(self.server.ask("INFO", "persistence")["aof_last_write_status"] == "ok")

@@ -57,9 +57,8 @@ class Observer:
             under_way = sum(map(int, client.hvals(f"{BUFFER}:starts")))
             if under_way > setting.POLICY.most_outstanding:
                 self._journal.add("too many under way", groups=under_way)
-        for name, code in self._fleet.ended():
-            # While Redis is away a server that starts says so, and ends: its supervisor's turn.
-            self._journal.add("could not start" if code == 2 else "failed by itself", name=name)
+        for name, age in self._fleet.failed():
+            self._journal.add("failed by itself", name=name, age=age)
             self._fleet.services[name].revive()
 
     @contextlib.contextmanager
@@ -148,6 +147,8 @@ def run(
                 if (what := left.pop(0)).kind not in fleet.absent:
                     striking.append(strikers.submit(fleet.strike, what))
             observer.look()
+            for strike in [each for each in striking if each.done()]:
+                strike.result()
             time.sleep(0.1)
         for strike in striking:
             strike.result()

@@ -135,7 +135,7 @@ BROKEN: dict[str, tuple[Callable[[Journals], Any], str, str]] = {
         lambda j: add(j, "observer-0", 40, "left", kind="Permit", thing="leases"), "Permit", "left",
     ),
     "a process fails": (
-        lambda j: add(j, "observer-0", 40, "failed by itself", name="worker-0"),
+        lambda j: add(j, "observer-0", 40, "failed by itself", name="worker-0", age=9),
         "Process", "itself",
     ),
 }  # fmt: skip
