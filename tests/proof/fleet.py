@@ -239,7 +239,10 @@ class Fleet:
         until(self._heals, "a replica")
 
     def _heals(self) -> bool:
-        """A replica that has no room ends itself, perhaps as it is asked."""
+        """A replica that has no room ends itself, perhaps as it is asked, and leaves half a command
+        in its file. So it begins with nothing, as one that is replaced."""
+        if not self.redis.replica.running:
+            self.redis.replica.lose_data()
         with contextlib.suppress(redis.exceptions.ConnectionError):
             self.redis.heal()
             return True
