@@ -118,11 +118,13 @@ class Accounts:
         for _, line in self.of("limit"):
             since.append(line["us"])
             limits.append(line["to"])
+        stops = [hit for hit in self.hits if hit.kind == "freeze"]
+        stops += [Hit("", who, line["since"], line["at"]) for who, line in self.of("stood still")]
         events, things = list[tuple[float, int, int, int]](), dict[int, Thing]()
         for thing, begun, _ in self._pairs(
             "Permit", "fence", "has a permit", "returns a permit", "lost a permit"
         ):
-            frozen = [hit.began for hit in self.hits if hit.kind == "freeze" and _meets(hit, thing)]
+            frozen = [hit.began for hit in stops if _meets(hit, thing)]
             fence = begun["fence"]
             things[fence] = thing
             events.append((min([thing.ended, *frozen]), 0, fence, begun["cost"]))

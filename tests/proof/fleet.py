@@ -236,6 +236,9 @@ class Fleet:
         time.sleep(seconds)  # it is full for so long
         ballast.unlink()
         until(self._has_room, "room on the disk")
+        # A promoted replica of Valkey 9.1.2 pads its file with zeros when a write was short.
+        self.server.ask("BGREWRITEAOF")
+        until(self._is_rewritten, "a whole file")
         until(self._heals, "a replica")
 
     def _heals(self) -> bool:
@@ -250,6 +253,10 @@ class Fleet:
 
     def _has_room(self) -> bool:
         return bool(self.server.ask("INFO", "persistence")["aof_last_write_status"] == "ok")
+
+    def _is_rewritten(self) -> bool:
+        now = self.server.ask("INFO", "persistence")
+        return not (now["aof_rewrite_in_progress"] or now["aof_rewrite_scheduled"])
 
 
 _SERVERS = ("engine", "gateway", "buffer")

@@ -11,6 +11,8 @@ import itertools
 import json
 import random
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from worker.lifecycle import FILE_ERRORS, SandboxLifecycle
 
 LANES = 4
 TURNS = 3
+STANDSTILL = 3.0  # seconds, of a lease of 6
 
 
 class Refused(Exception):
@@ -50,6 +53,16 @@ class Generator:
         self._sandboxes = SandboxLifecycle(self._run.redis, "local")
         limits = httpx.Limits(max_keepalive_connections=0)
         self._http = httpx.AsyncClient(timeout=100, limits=limits, trust_env=False)
+        threading.Thread(target=self._watch_the_clock, daemon=True).start()
+
+    def _watch_the_clock(self) -> None:
+        """On a machine with too much to do a process stands still as if it were frozen."""
+        last = time.monotonic()
+        while True:
+            time.sleep(0.25)
+            if (now := time.monotonic()) > last + STANDSTILL:
+                self._journal.add("stood still", since=last)
+            last = now
 
     async def work(self) -> None:
         while await self._buffer.published(after=-1) == -1:

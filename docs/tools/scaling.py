@@ -1,0 +1,235 @@
+"""How the time of Redis' core per operation changes with what is there: four sizes, three decades.
+
+    python -m docs.tools.scaling [NAME…]   measures, and keeps it in docs/tools/kept/scaling.json
+    make docs                              writes docs/inside/scaling.md from that
+
+The time is the server's own (`INFO`, CPU seconds), so that a busy machine changes little.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+import ground
+from buffer import RolloutBuffer, TaskConfig
+from docs.tools.sizing import ITEM, PROGRAM, Nowhere, Server
+from gateway.calls import Call, Sent
+from gateway.log import Asked, Fresh, SessionLog
+from gateway.packing import floats_of, ids_of
+from ground import EmbeddedServer
+from jail.judge import JudgeCase
+from limiter import TokenBucket
+from worker import CodeQueue, ConcurrentWorker
+from worker.lifecycle import SandboxLifecycle
+from worker.settings import WorkerSettings
+
+KEPT = Path(__file__).parent / "kept" / "scaling.json"
+SIZES = (10, 100, 1_000, 10_000)
+OPERATIONS = 2_000
+
+
+async def pairs(server: Server, *, waiters: int = 1, held: int = 0, shares: int = 1) -> float:
+    """One permit goes from hand to hand, while so many wait for it, or so many others are held."""
+    gate = TokenBucket(server.url, "room", limit=held + 1)
+    kept = [await gate.acquire() for _ in range(held)]
+    done, enough = 0, asyncio.Event()
+
+    async def waits(n: int) -> None:
+        nonlocal done
+        while True:
+            permit = await gate.acquire(share=f"s{n % shares}" if shares > 1 else "")
+            done += 1
+            permit.release()
+            if done >= OPERATIONS:
+                enough.set()
+
+    first = await gate.acquire()
+    tasks = [asyncio.create_task(waits(n)) for n in range(waiters)]
+    while (await gate.status()).waiting < waiters:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.05)
+
+    async def work() -> None:
+        first.release()
+        await enough.wait()
+
+    _, cost = await server.cost(work, OPERATIONS)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for permit in kept:
+        permit.release()
+    return cost
+
+
+async def jobs(server: Server, *, queued: int = 0, workers: int = 0, shares: int = 1) -> float:
+    """Jobs from their submission to their result, while so many others wait behind them."""
+    queue = CodeQueue(server.url, "code", abandon="keep")
+    client: Any = ground.connect(server.url)
+    soon = (time.time() + 3600) * 1e6
+    for n in range(workers):  # as others that live; their heartbeats come on top
+        client.zadd("penstock:work:{code}:workers", {f"other-{n}": soon})
+        client.sadd("rq:workers:code", f"rq:worker:other-{n}")
+
+    def share(n: int) -> str:
+        return f"s{n % shares}" if shares > 1 else ""
+
+    async def submit(count: int) -> None:
+        for at in range(0, count, 500):
+            some = range(at, min(count, at + 500))
+            await asyncio.gather(*(queue.submit(PROGRAM, share=share(n)) for n in some))
+
+    await submit(queued)
+    _, submitted = await server.cost(lambda: submit(OPERATIONS), OPERATIONS)
+    worker = ConcurrentWorker(
+        [Queue("code", connection=ground.connect(server.url), serializer=JSONSerializer)],
+        serializer=JSONSerializer, connection=ground.connect(server.url),
+        settings=WorkerSettings.load(sandbox="docs.tools.sizing.Instant", concurrency=64),
+    )  # fmt: skip
+    options = {"logging_level": "ERROR", "max_jobs": OPERATIONS}
+    _, ran = await server.cost(lambda: asyncio.to_thread(worker.work, **options), OPERATIONS)
+    return submitted + ran
+
+
+async def items(server: Server, *, ready: int) -> float:
+    """Items written, taken and acknowledged, while so many groups of 8 are ready before them."""
+    buffer = RolloutBuffer(server.url, "math", TaskConfig(group_size=8))
+
+    async def write(name: str, groups: int) -> None:
+        for at in range(0, groups, 12):
+            some = range(at, min(groups, at + 12))
+            await buffer.write_many(
+                ITEM | {"instance_id": f"{name}{n}", "reward": m % 2}
+                for n in some
+                for m in range(8)
+            )
+
+    await write("before", ready)
+
+    async def work() -> None:
+        await write("new", OPERATIONS // 8)
+        for _ in range(OPERATIONS // 8 // 25):
+            batch = await buffer.take(25)
+            assert batch is not None
+            await buffer.ack(batch)
+
+    _, cost = await server.cost(work, OPERATIONS)
+    await buffer.aclose()
+    return cost
+
+
+async def turns(server: Server, *, sessions: int = 1, before: int = 0) -> float:
+    """Turns of 250 tokens, of a session among so many others, or with so many turns before."""
+    buffer = RolloutBuffer(server.url, "math", TaskConfig(group_size=1, dialect="v1"))
+    await buffer.config()
+    log = SessionLog(server.url, "default")
+    opened = [(await log.open("math", f"u{n}", f"i{n}")).session for n in range(sessions)]
+    count, out, lps = 500, ids_of(range(250)), floats_of([-1.0] * 250)
+
+    async def play(session: Any, first: int, many: int) -> None:
+        parent, end = (first or None), 251 * first
+        for turn in range(first + 1, first + many + 1):
+            asked = Asked(turn.to_bytes(16), ((turn - 1).to_bytes(16),) if parent else ())
+            begun = await log.begin(session, asked)
+            assert isinstance(begun, Fresh)
+            call = Call(
+                begun.call, parent, end, ids_of([turn]), out, lps, ((250, 7),),
+                req_digest=asked.digest,
+            )  # fmt: skip
+            await log.commit(session, begun.fence, call, turn.to_bytes(16))
+            log.sent(session, begun.call, Sent.WHOLE)
+            parent, end = call.id, call.end
+
+    await play(opened[0], 0, before)
+    _, cost = await server.cost(lambda: play(opened[0], before, count), count)
+    await log.aclose()
+    await buffer.aclose()
+    return cost
+
+
+async def judged(server: Server, *, cases: int) -> float:
+    """Jobs that are judged by so many cases, from their submission until Redis has them."""
+    queue = CodeQueue(server.url, "code", abandon="keep")
+    given = [JudgeCase(stdin=f"{n}", expected=f"{n}") for n in range(cases)]
+    count, asked = 200, list[Any]()
+
+    async def submit() -> None:
+        asked.extend(
+            asyncio.create_task(queue.judge(f"print(input()) # {n}", given)) for n in range(count)
+        )
+        client: Any = ground.connect(server.url)
+        while await asyncio.to_thread(client.llen, "rq:queue:code") < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+    _, cost = await server.cost(submit, count)
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    return cost
+
+
+async def sandboxes(server: Server, *, open_ones: int) -> float:
+    """Session sandboxes that are started and ended, while so many others are open."""
+    provider: Any = Nowhere()
+    lifecycle = SandboxLifecycle(server.url, provider)
+
+    async def start(count: int) -> list[Any]:
+        found = []
+        for at in range(0, count, 100):
+            some = range(min(100, count - at))
+            found += await asyncio.gather(*(lifecycle.start() for _ in some))
+        return found
+
+    kept, count = await start(open_ones), 200
+
+    async def work() -> None:
+        await asyncio.gather(*map(lifecycle.stop, await start(count)))
+
+    _, cost = await server.cost(work, count)
+    await asyncio.gather(*map(lifecycle.stop, kept))
+    lifecycle.registry.close()
+    return cost
+
+
+# What grows; and what is done, at each size.
+CURVES: dict[str, Callable[[Server, int], Awaitable[float]]] = {
+    "waiters at a gate": lambda server, n: pairs(server, waiters=n),
+    "permits held": lambda server, n: pairs(server, waiters=8, held=n),
+    "shares that wait at a gate": lambda server, n: pairs(server, waiters=n, shares=n),
+    "jobs queued": lambda server, n: jobs(server, queued=n),
+    "shares that wait at a queue": lambda server, n: jobs(server, queued=n, shares=n),
+    "workers of a queue": lambda server, n: jobs(server, workers=n),
+    "cases of a judged job": lambda server, n: judged(server, cases=n),
+    "groups ready": lambda server, n: items(server, ready=n),
+    "sessions open": lambda server, n: turns(server, sessions=n),
+    "turns of a session": lambda server, n: turns(server, before=n),
+    "session sandboxes open": lambda server, n: sandboxes(server, open_ones=n),
+}
+
+
+def measure(name: str) -> list[float]:
+    """Microseconds of the server per operation, at each size."""
+    found = []
+    for size in SIZES:
+        with tempfile.TemporaryDirectory() as folder, EmbeddedServer(folder) as server:
+            found.append(asyncio.run(CURVES[name](Server(server.url), size)))
+        print(f"{name}, {size:,}: {found[-1]:.1f} µs", file=sys.stderr, flush=True)
+    return found
+
+
+def main(names: list[str]) -> None:
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    for name in names or CURVES:
+        kept[name] = measure(name)
+        KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
