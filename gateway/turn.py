@@ -114,7 +114,7 @@ class Turns:
         asked = Asked(digest, tuple(known), retry, key)
         while True:
             async with self._ahead(session, question, places) as ahead:
-                if not (retry or key or asked.waited):  # others are likely to be answered already
+                if not (retry or key or asked.waited):  # they may be answered already
                     ahead.go()
                 begun = await self._log.begin(session, asked)
                 if isinstance(begun, Fresh):
@@ -215,8 +215,8 @@ class Turns:
             delta = [*engine.tail.closing(held[-len(engine.tail.close) :]), *ids]
             return Prompt(held + ids_of(delta), parent, len(held))
         if ids is None:
-            ids = await self._rendered(turn.session, ahead.chat, 0)
-        whole = ids_of(ids or ())
+            ids = (await self._asked(turn.session, lambda each: each.render(ahead.chat))).ids
+        whole = ids_of(ids)
         keep = common(held, whole)
         self._tally.count("rendered_whole")
         return Prompt(whole, parent if keep else None, keep)
@@ -400,13 +400,16 @@ class _Ahead:
         if not self._goes:
             self._goes = True
             self.permit, self.rendering = self._permit(), asyncio.create_task(self._render())
+            # If nobody needs it, its failure is nobody's.
+            self.rendering.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *failure: Any) -> None:
         if self._goes:
-            await ended([self.rendering])
+            if not self.rendering.done():
+                await ended([self.rendering])
             await self.permit.__aexit__(*failure)
 
 
@@ -441,8 +444,9 @@ class _Permit:
         if self._over:
             return
         self._over = True
-        self._asking.cancel()  # which a permit that is there does not notice
-        await asyncio.wait([self._asking])
+        if not self._asking.done():
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
         if not self._asking.cancelled() and self._asking.exception() is None:
             permit = self._asking.result()
             if kind is not None or self._held is None:
