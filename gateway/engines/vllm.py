@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gateway.calls import UNKNOWN_VERSION
@@ -126,13 +127,14 @@ class Vllm(Engine):
 
     async def parse(self, part: Part, prompt: Sequence[int], chat: Chat) -> Answer:
         choice = {"index": 0, "token_ids": part.ids, "finish_reason": "stop"}
+        asked = replace(chat, messages=chat.messages[-1:])  # parsers read tools, not what was said
         found = await self.post(
             "/v1/chat/completions/derender",
             {
                 "model": self.model,
                 "generate_response": {"request_id": "parse", "choices": [choice]},
                 "prompt_token_ids": list(prompt[-_SUFFIX:]),
-                "chat_request": chat.request(self.model),
+                "chat_request": asked.request(self.model),
             },
         )
         message = found["choices"][0]["message"]

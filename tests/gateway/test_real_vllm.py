@@ -154,6 +154,21 @@ async def test_a_required_call_is_parsed_and_marked_as_constrained(
         assert (await agent.calls())[1].constrained
 
 
+async def test_an_answer_to_a_tools_result_is_parsed(
+    real_redis: ground.Client, engine: str
+) -> None:
+    async with world(real_redis, gateway_engines=f"vllm={engine}") as here:
+        agent = await here.open()
+        function = {"name": "sh", "arguments": '{"command": "ls"}'}
+        call = {"id": "call-1", "type": "function", "function": function}
+        agent.history = [
+            user("look"), {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call-1", "content": "README"},
+        ]  # fmt: skip
+        assert (await agent.goes_on(tools=TOOLS, max_tokens=10))["content"]
+        assert len(await rows_that_prove_themselves(here, agent, engine)) == 1
+
+
 async def test_a_prompt_beyond_the_models_length_is_said_as_agents_know_it(
     real_redis: ground.Client, engine: str
 ) -> None:
