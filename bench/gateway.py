@@ -96,9 +96,10 @@ def measure(quick: bool) -> Suite:
     proxies = [start("bench._plain_proxy", "{port}", engine.url) for engine in engines]
     turns, seconds = (60, 4) if quick else (300, 12)
     many = OPEN[1] // (10 if quick else 1)
+    among = asyncio.run(_among(gateways[2].url, many))
 
     def gateway() -> Mapping[str, float]:
-        return asyncio.run(_gateway(servers[0].url, engines, gateways, turns, seconds, many))
+        return asyncio.run(_gateway(servers[0].url, engines, gateways, turns, seconds, among))
 
     def proxy() -> Mapping[str, float]:
         return asyncio.run(_proxy(engines, proxies, turns, seconds))
@@ -138,13 +139,12 @@ async def _make_task(url: str) -> None:
 
 async def _gateway(
     redis: str, engines: list[Started], gateways: list[Started], turns: int, seconds: float,
-    many: int,
+    among: str,
 ) -> Mapping[str, float]:  # fmt: skip
     found: dict[str, float] = {}
     (quick_engine, _), (quick, paced, full) = engines, gateways
     async with Client() as http:
         own = await _opened(http, quick.url, OPEN[0])
-        (among, *_) = await _opened(http, full.url, many)
         through, beside, crowded = [], [], []
         for _ in range(turns):
             through.append(await _timed(lambda: _turn(http, quick.url, own[0])))
@@ -243,6 +243,12 @@ async def _opened(http: Client, url: str, count: int) -> list[str]:
             return key
 
     return await asyncio.gather(*(one() for _ in range(count)))
+
+
+async def _among(url: str, many: int) -> str:
+    """The key of one of so many open sessions."""
+    async with Client() as http:
+        return (await _opened(http, url, many))[0]
 
 
 async def _turn(http: Client, url: str, key: str) -> None:
