@@ -124,7 +124,16 @@ def _lines(head: list[str], rows: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n".replace("| --- ", "|---") for cells in written)
 
 
-TABLES = {"all": _costs, "jobs": _jobs, "results": _results}
+def _scaling() -> str:
+    kept = read_kept("scaling")
+    rows = [
+        [name, *(f"{took:.0f} µs" for took in curve), f"{curve[-1] / curve[0]:.1f}"]
+        for name, curve in kept["curves"].items()
+    ]
+    return _lines(["What grows", *(f"{size:,}" for size in kept["sizes"]), "last / first"], rows)
+
+
+TABLES = {"all": _costs, "jobs": _jobs, "results": _results, "scaling": _scaling}
 
 
 if __name__ == "__main__":

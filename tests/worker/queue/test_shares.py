@@ -19,7 +19,7 @@ from tests.worker.concurrent.crew import at_work, burst, open_queue
 from tests.worker.queue.shares_alone import SharesAlone
 from tests.worker.scripted_answers import Answer
 from worker import CodeQueue
-from worker.errors import JobCancelled
+from worker.errors import JobCancelled, NoWorkers
 
 
 @pytest.fixture
@@ -394,3 +394,14 @@ def test_shares_without_jobs_are_forgotten(alone):
     alone.enqueue("last", 3)
     alone.claim(3)
     assert alone.client.zcard("penstock:work:{code}:idle") <= 1
+
+
+async def test_callers_without_a_worker_cost_the_same_however_many_shares_wait(real_redis):
+    """Each look of a caller counted the jobs of every share: ten thousand kept Redis busy."""
+    queue = CodeQueue(target_of(real_redis), "code", abandon="keep", no_workers_after=0.1)
+    await asyncio.gather(*(queue.submit("print(1)", share=f"s{n}") for n in range(300)))
+    real_redis.config_resetstat()
+    with pytest.raises(NoWorkers, match="and 301 jobs wait"):
+        await queue.run("print(1)", share="s1")
+    calls = {name: said["calls"] for name, said in real_redis.info("commandstats").items()}
+    assert calls["cmdstat_llen"] <= 110 * calls["cmdstat_evalsha"]

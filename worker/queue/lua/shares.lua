@@ -21,6 +21,7 @@ local function make_shares()
   local SHARES, IDLE, WEIGHTS, CLOCK = KEPT .. ':shares', KEPT .. ':idle', KEPT .. ':weights', KEPT .. ':clock'
   local BEHIND = 2 ^ 42 -- places of shares with weight 0 begin here
   local MOST_SHARES = 10000 -- with jobs: each is a queue to RQ, which lists them all; or remembered
+  local MOST_COUNTED = 100
   local MOST_STOCK = 500 -- workers of RQ's own whose next jobs lie ready
 
   local price -- of a job that is served: 1, or the mean of the queue's in seconds
@@ -197,9 +198,11 @@ local function make_shares()
   -- In the order of their turns; all, if `most` is 0.
   function shares.first(most) return call('ZRANGE', SHARES, 0, most - 1) end
 
+  -- How many jobs wait. Beyond the first MOST_COUNTED shares it is one for each: there may be thousands.
   function shares.jobs()
-    local jobs = call('LLEN', JOBS)
-    for _, share in ipairs(shares.first(0)) do
+    local counted = shares.first(MOST_COUNTED)
+    local jobs = call('LLEN', JOBS) + shares.waiting() - #counted
+    for _, share in ipairs(counted) do
       if share ~= '' then jobs = jobs + length(list_of(share)) end
     end
     return jobs
