@@ -67,6 +67,11 @@ class Accounts:
         self.lines: Lines = sorted(of_all, key=lambda pair: pair[1]["at"])
         self.hits = list(_hits(journal.read(self.folder, "fleet")))
         self.began, self.ended = self.lines[0][1]["at"], self.lines[-1][1]["at"]
+        deaths = [(hit.target, hit.began) for hit in self.hits if hit.kind == "kill"]
+        deaths += [(line["name"], line["at"]) for _, line in self.of("failed by itself")]
+        self._deaths = defaultdict[str, list[float]](list)
+        for name, at in sorted(deaths, key=lambda death: death[1]):
+            self._deaths[name].append(at)
         for found in (
             self._permits, self._jobs, self._results, self._slots, self._batches, self._sandboxes,
             self._versions, self._groups, self._turns, self._left,
@@ -107,9 +112,9 @@ class Accounts:
 
     def _death(self, who: str, after: float) -> float:
         """When it was killed next, or the end of the run."""
-        kills = [hit.began for hit in self.hits if (hit.kind, hit.target) == ("kill", who)]
-        fails = [line["at"] for _, line in self.of("failed by itself") if line["name"] == who]
-        return min((at for at in [*kills, *fails] if at > after), default=self.ended)
+        deaths = self._deaths[who]
+        place = bisect.bisect_right(deaths, after)
+        return deaths[place] if place < len(deaths) else self.ended
 
     def _permits(self) -> Iterator[Thing]:
         """Never above the limit. A process that stands still does not know that it lost its permit:
@@ -270,8 +275,7 @@ class Accounts:
             for takes in self.taken.values() for _, _, found in takes for item in found
         }  # fmt: skip
         open_ = {line["session"]: line["calls"] for _, line in self.of("session")}
-        finalized = {line["uid"] for _, line in self.of("finalized")}
-        sessions = {line["session"]: line["uid"] for _, line in self.of("has a session")}
+        over = {line["session"] for _, line in self.of("finalizes")}
         heard = set[str]()
         asked = dict[tuple[str, int], float]()
         for who, line in self.of("asks", "has an answer"):
@@ -289,7 +293,7 @@ class Accounts:
                 thing.fault = f"it is trained on {item['trained'].get(call, 0)} times"
             elif not item and turn[0] in open_ and int(call) not in open_[turn[0]]:
                 thing.fault = "it is not in the log"
-            elif not item and turn[0] not in open_ and sessions[turn[0]] not in finalized:
+            elif not item and turn[0] not in open_ and turn[0] not in over:
                 thing.fault = "its session is unknown"
             heard.add(line["id"])
             yield thing

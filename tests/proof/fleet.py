@@ -40,6 +40,7 @@ class Service:
     def __init__(self, name: str, start: Callable[[], "subprocess.Popen[Any]"]) -> None:
         self.name, self._begin = name, start
         self.guard = threading.Lock()  # one disturbance at a time
+        self.over = False  # it was told to end
         self._start()
 
     def _start(self) -> None:
@@ -60,9 +61,9 @@ class Service:
         return self.process.poll() == 0
 
     def revive(self) -> None:
-        """Start it again, though no disturbance ended it; as a supervisor, after a moment."""
+        """Start it again, though no disturbance ended it."""
         with self.guard:
-            if self.process.poll() and time.monotonic() > self.born + 1:
+            if self.process.poll():
                 self._start()
 
     def freeze(self, seconds: float) -> None:
@@ -151,25 +152,27 @@ class Fleet:
             self._journal.add("struck", **facts)
 
     def failed(self) -> list[tuple[str, float]]:
-        """Which processes have failed with no disturbance at work on them, and at which age."""
+        """Which processes have failed with no disturbance at work on them, and at which age; a
+        second after their start at the earliest, as a supervisor waits a moment."""
         found = []
         for service in self.services.values():
             if service.guard.acquire(blocking=False):
                 try:
-                    if service.process.poll():
-                        found.append((service.name, time.monotonic() - service.born))
+                    age = time.monotonic() - service.born
+                    if service.process.poll() and not service.over and age > 1:
+                        found.append((service.name, age))
                 finally:
                     service.guard.release()
         return found
 
     def end(self, *roles: str) -> None:
         """End processes of these roles in order, with SIGTERM."""
-        for service in self.services.values():
-            if service.name.rpartition("-")[0] in roles:
-                service.process.terminate()
-        for service in self.services.values():
-            if service.name.rpartition("-")[0] in roles:
-                service.process.wait(100)
+        ending = [each for each in self.services.values() if each.name.rpartition("-")[0] in roles]
+        for service in ending:
+            service.over = True
+            service.process.terminate()
+        for service in ending:
+            service.process.wait(100)
 
     def close(self) -> None:
         self._stack.close()

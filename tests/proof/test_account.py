@@ -32,6 +32,7 @@ def journals() -> Journals:
             {"what": "returns a permit", "fence": 100},
             {"what": "submits", "job": UID},
             {"what": "has a result", "job": UID, "ok": True, "kind": "none", "value": value},
+            {"what": "finalizes", "session": "s", "uid": UID},
             {"what": "finalized", "uid": UID, "outcome": "stored"},
             {"what": "made", "slot": "slot"},
         ],
@@ -94,6 +95,12 @@ def taken_twice(found: Journals) -> None:
     add(found, "observer-0", 31.0, "batch", receipt="r2", state="consumed", groups={})
 
 
+def not_in_the_log(found: Journals) -> None:
+    add(found, "generator-0", 30.0, "asks", session="t", turn=0)
+    add(found, "generator-0", 31.0, "has an answer", session="t", turn=0, id="t-1")
+    add(found, "observer-0", 40.0, "session", session="t", calls=[])
+
+
 BROKEN: dict[str, tuple[Callable[[Journals], Any], str, str]] = {
     "above the limit": (above_the_limit, "Permit", "8 are held, of 6"),
     "no outcome": (lambda j: line(j, "has a result").update(what="x"), "Job", "neither"),
@@ -122,6 +129,7 @@ BROKEN: dict[str, tuple[Callable[[Journals], Any], str, str]] = {
         lambda j: line(j, "took").update(groups=[["generator-0-7", [item(trained={"1": 2})]]]),
         "Turn", "2 times",
     ),
+    "not in the log": (not_in_the_log, "Turn", "not in the log"),
     "masked": (
         lambda j: line(j, "took").update(groups=[["generator-0-7", [item(cause="hole")]]]),
         "Turn", "hole",
