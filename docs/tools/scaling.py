@@ -7,6 +7,7 @@ The time is the server's own (`INFO`, CPU seconds), so that a busy machine chang
 """
 
 import asyncio
+import contextlib
 import json
 import math
 import sys
@@ -36,6 +37,18 @@ KEPT = Path(__file__).parent / "kept" / "scaling.json"
 SIZES = (10, 100, 1_000, 10_000)
 OPERATIONS = 1_000
 ROUNDS = 2
+IDLE = 2.0  # seconds
+
+
+async def cost(server: Server, work: Callable[[], Awaitable[object]], count: int) -> float:
+    """Microseconds of the server for each of so many operations, less what it does anyway."""
+    _, before = await asyncio.to_thread(server.now)
+    await asyncio.sleep(IDLE)
+    _, after = await asyncio.to_thread(server.now)
+    began = time.monotonic()
+    _, took = await server.cost(work, count)
+    idle = (after - before) / IDLE * (time.monotonic() - began)
+    return took - idle / count * 1e6
 
 
 async def pairs(server: Server, *, waiters: int = 1, held: int = 0, shares: int = 1) -> float:
@@ -62,13 +75,13 @@ async def pairs(server: Server, *, waiters: int = 1, held: int = 0, shares: int 
         first.release()
         await enough.wait()
 
-    _, cost = await server.cost(work, OPERATIONS)
+    took = await cost(server, work, OPERATIONS)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     for permit in kept:
         permit.release()
-    return cost
+    return took
 
 
 async def jobs(server: Server, *, queued: int = 0, workers: int = 0, shares: int = 1) -> float:
@@ -89,14 +102,15 @@ async def jobs(server: Server, *, queued: int = 0, workers: int = 0, shares: int
             await asyncio.gather(*(queue.submit(PROGRAM, share=share(n)) for n in some))
 
     await submit(queued)
-    _, submitted = await server.cost(lambda: submit(OPERATIONS), OPERATIONS)
+    submitted = await cost(server, lambda: submit(OPERATIONS), OPERATIONS)
     worker = ConcurrentWorker(
-        [Queue("code", connection=ground.connect(server.url), serializer=JSONSerializer)],
-        serializer=JSONSerializer, connection=ground.connect(server.url),
+        [Queue("code", connection=client, serializer=JSONSerializer)],
+        serializer=JSONSerializer, connection=client,
         settings=WorkerSettings.load(sandbox="docs.tools.sizing.Instant", concurrency=64),
     )  # fmt: skip
     options = {"logging_level": "ERROR", "max_jobs": OPERATIONS}
-    _, ran = await server.cost(lambda: asyncio.to_thread(worker.work, **options), OPERATIONS)
+    ran = await cost(server, lambda: asyncio.to_thread(worker.work, **options), OPERATIONS)
+    client.close()
     return submitted + ran
 
 
@@ -122,9 +136,9 @@ async def items(server: Server, *, ready: int) -> float:
             assert batch is not None
             await buffer.ack(batch)
 
-    _, cost = await server.cost(work, OPERATIONS)
+    took = await cost(server, work, OPERATIONS)
     await buffer.aclose()
-    return cost
+    return took
 
 
 async def turns(server: Server, *, sessions: int = 1, before: int = 0) -> float:
@@ -133,7 +147,7 @@ async def turns(server: Server, *, sessions: int = 1, before: int = 0) -> float:
     await buffer.config()
     log = SessionLog(server.url, "default")
     opened = [(await log.open("math", f"u{n}", f"i{n}")).session for n in range(sessions)]
-    count, out, lps = 500, ids_of(range(250)), floats_of([-1.0] * 250)
+    count, out, lps = OPERATIONS // 2, ids_of(range(250)), floats_of([-1.0] * 250)
 
     async def play(session: Any, first: int, many: int) -> None:
         parent, end = (first or None), 251 * first
@@ -150,31 +164,32 @@ async def turns(server: Server, *, sessions: int = 1, before: int = 0) -> float:
             parent, end = call.id, call.end
 
     await play(opened[0], 0, before)
-    _, cost = await server.cost(lambda: play(opened[0], before, count), count)
+    took = await cost(server, lambda: play(opened[0], before, count), count)
     await log.aclose()
     await buffer.aclose()
-    return cost
+    return took
 
 
 async def judged(server: Server, *, cases: int) -> float:
     """Jobs that are judged by so many cases, from their submission until Redis has them."""
     queue = CodeQueue(server.url, "code", abandon="keep")
     given = [JudgeCase(input=f"{n}", expected=f"{n}") for n in range(cases)]
-    count, asked = 200, list[Any]()
+    count, asked = OPERATIONS // 5, list[Any]()
 
     async def submit() -> None:
         asked.extend(
             asyncio.create_task(queue.judge(f"print(input()) # {n}", given)) for n in range(count)
         )
         client: Any = ground.connect(server.url)
-        while await asyncio.to_thread(client.llen, "rq:queue:code") < count:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+        with contextlib.closing(client):
+            while await asyncio.to_thread(client.llen, "rq:queue:code") < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
-    _, cost = await server.cost(submit, count)
+    took = await cost(server, submit, count)
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
-    return cost
+    return took
 
 
 async def sandboxes(server: Server, *, open_ones: int) -> float:
@@ -189,15 +204,15 @@ async def sandboxes(server: Server, *, open_ones: int) -> float:
             found += await asyncio.gather(*(lifecycle.start() for _ in some))
         return found
 
-    kept, count = await start(open_ones), 200
+    kept, count = await start(open_ones), OPERATIONS // 5
 
     async def work() -> None:
         await asyncio.gather(*map(lifecycle.stop, await start(count)))
 
-    _, cost = await server.cost(work, count)
+    took = await cost(server, work, count)
     await asyncio.gather(*map(lifecycle.stop, kept))
     lifecycle.registry.close()
-    return cost
+    return took
 
 
 # What grows; and what is done, at each size.

@@ -132,8 +132,10 @@ class Accounts:
             frozen = [hit.began for hit in stops if _meets(hit, thing)]
             fence = begun["fence"]
             things[fence] = thing
-            events.append((min([thing.ended, *frozen]), 0, fence, begun["cost"]))
-            events.append((thing.began, 1, fence, begun["cost"]))
+            over = min([thing.ended, *frozen])
+            if over > thing.began:
+                events.append((thing.began, 1, fence, begun["cost"]))
+                events.append((over, 0, fence, begun["cost"]))
         present, most = dict[int, int](), 0
         for _, comes, fence, cost in sorted(events):
             if not comes:

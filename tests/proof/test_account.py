@@ -55,6 +55,7 @@ def journals() -> Journals:
     found: Journals = {
         name: [{"at": float(next(clock)), **line} for line in some] for name, some in lines.items()
     }
+    found["generator-1"] = []
     found["fleet"] = [
         {"at": 4.5, "what": "strikes", "kind": "kill", "target": "gateway-0"},
         {"at": 4.6, "what": "struck", "kind": "kill", "target": "gateway-0"},
@@ -83,6 +84,15 @@ def test_all_is_well(tmp_path: Path) -> None:
     exposed = {thing.kind for thing in found.things if found.columns_of(thing)}
     assert exposed == {"Turn", "Group"}, "a gateway's death is a danger to those"
     assert {thing.kind for thing in found.things} >= {"Permit", "Job", "Result", "Slot", "Version"}
+
+
+def test_a_permit_of_a_process_that_stands_still_does_not_count(tmp_path: Path) -> None:
+    found = journals()
+    add(found, "generator-1", 0.4, "has a permit", fence=98, cost=5)  # before: it is another's now
+    add(found, "generator-1", 0.6, "stood still", since=0.3)
+    add(found, "generator-1", 20.0, "returns a permit", fence=98)
+    add(found, "generator-0", 0.9, "has a permit", fence=99, cost=4)
+    assert accounts(tmp_path, found).faults == []
 
 
 def above_the_limit(found: Journals) -> None:
