@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
-import redis.exceptions
 
 from tests.harness import commands, leash
 from tests.harness.nursery import ROOT
@@ -242,17 +241,9 @@ class Fleet:
         # A promoted replica of Valkey 9.1.2 pads its file with zeros when a write was short.
         self.server.ask("BGREWRITEAOF")
         until(self._is_rewritten, "a whole file")
-        until(self._heals, "a replica")
-
-    def _heals(self) -> bool:
-        """A replica that has no room ends itself, perhaps as it is asked, and leaves half a command
-        in its file. So it begins with nothing, as one that is replaced."""
-        if not self.redis.replica.running:
-            self.redis.replica.lose_data()
-        with contextlib.suppress(redis.exceptions.ConnectionError):
-            self.redis.heal()
-            return True
-        return False
+        self.redis.replica.kill()  # it may have ended itself; its file is as bad
+        self.redis.replica.lose_data()
+        self.redis.heal()
 
     def _has_room(self) -> bool:
         return bool(self.server.ask("INFO", "persistence")["aof_last_write_status"] == "ok")
