@@ -48,10 +48,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """All that is known of a session: its calls by number, and turns that it lost.
+    """A session's log, as it was read from Redis: its calls by number, and what it lacks.
 
-    hole  an answer that Redis lost is in a later request
-    cut   it ended before its agent said so: `idle`, or `open` calls when it was frozen
+    hole  Redis lost an answer, as a later request shows
+    cut   the session ended before its agent said so: it was `idle`, or calls were `open` as it
+          was frozen
     """
 
     calls: Mapping[int, Call]

@@ -15,7 +15,7 @@ named ones.
 `-- include: name.lua` on a line of its own is replaced by that file of the same
 folder, once. `-- include: limiter:line.lua` by one of another package. A script may have
 forms, so that a plain one has no line of what its caller does not use:
-`-- include: step.lua if full` counts for `load_script(…, "full")` alone, and
+`-- include: adapt.lua if full` counts for `load_script(…, "full")` alone, and
 `-- include: plain_line.lua or weighed_line.lua if full` has another file for the others. With
 `-- include: ungated.lua or gated.lua` the form has the file's name. The keys and arguments in
 the header of a file that a form chose come before the script's own.

@@ -234,10 +234,10 @@ class CommandResult(BaseModel):
         return self.model_copy(update=changed)
 
 
-def judge(
+def kind_of_end(
     status: Status, compiled: CommandResult | None, ran: CommandResult | None
 ) -> tuple[ErrorKind, str]:
-    """The side whose doing the end was, and a reason for machines.
+    """The `error_kind` and the `error_reason` of a result: whose fault its end was, and why.
 
     A memory limit that was hit shows only in what the program wrote, which is no
     evidence. A sandbox that knows says so itself, as `limit` beside upstream's fields.
@@ -267,7 +267,7 @@ def _end_of(
 def _judged(given: dict[str, Any]) -> tuple[ErrorKind, str]:
     # A field that was itself refused is absent; the refusal is raised in a moment.
     status = given.get("status", "SandboxError")
-    return judge(status, given.get("compile_result"), given.get("run_result"))
+    return kind_of_end(status, given.get("compile_result"), given.get("run_result"))
 
 
 class CodeResult(Message):

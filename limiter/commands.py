@@ -67,7 +67,7 @@ class GateCommands:
         return (*begins, alive_us, how, len(released), *chain(*released, *asks))
 
     def release(self, permits: Iterable[tuple[str, int | str]]) -> Command:
-        """Each permit is its id and its fence, which a report may follow (`step.lua`)."""
+        """Each permit is its id and its fence, which a report may follow (`adapt.lua`)."""
         return (*self._release, *_flat(permits))
 
     def give_back(self, permit: str, receipt: int | str) -> Command:

@@ -1,8 +1,8 @@
 """A read does this to a finished group, in slime's fixed order: valid, filter, normalize, pad.
 
 The default functions run here in a thread. The user's own run one group at a time, with
-a time limit for each group and one for the read. A failure concerns only that group
-alone: it is quarantined with the reason.
+a time limit for each group and one for the read. A failure concerns that group alone:
+it is quarantined with the reason.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Groups as they were written: what the steps of a read are given."""
+"""Raw groups: their items as they were written, before a read checks, fills or scales them."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ _ITEMS = 512  # in one pipeline
 
 
 class RawGroups:
-    """A task's groups as they were written, by `<instance id>:<round>`."""
+    """The raw groups of a task, each by its id `<instance id>:<round>`."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -42,7 +42,11 @@ class RawGroups:
         return [int(said) if said else None for said in metas]
 
     async def since_last_read(self) -> tuple[dict[Any, list[Item]], int]:
-        """Items by instance, and how many entries of `raw` they took."""
+        """All items written since the last read, by instance, for a task's own `meta_info`.
+
+        The list `raw` in Redis has an entry for each, in pairs of group and uid. The second value
+        is how long the list was: the read that uses these items cuts so much of it off.
+        """
         flat = await self._task.link.command("LRANGE", self._task.key("raw"), 0, -1)
         found: dict[Any, list[Item]] = {}
         for part in chunks(list(zip(flat[::2], flat[1::2], strict=True)), _ITEMS):

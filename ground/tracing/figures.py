@@ -101,7 +101,7 @@ def _point(labels: dict[str, str], samples: list[Sample], since: int, now: int) 
     steps = [sample for sample in samples if sample.name.endswith("_bucket")]
     upto = [0, *(int(step.value) for step in steps)]
     sums = [sample.value for sample in samples if sample.name.endswith("_sum")]
-    none: Any = None  # it has none, and OTLP lets it out
+    none: Any = None  # no least or greatest value is known, and OTLP leaves it out
     return HistogramDataPoint(
         attributes=labels, start_time_unix_nano=since, time_unix_nano=now, count=upto[-1],
         sum=sums[0] if sums else none, min=none, max=none,

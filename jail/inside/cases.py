@@ -31,8 +31,8 @@ def serve(job: Job, header: dict[str, Any], contents: list[bytes]) -> dict[str, 
     """Serve until the client has no more cases, or the jail is spoilt."""
     _put_program(header["files"], contents, set(header["executable"]))
     job.place.furnish(header["limits"])
-    bench = Bench(job, header)
-    while (order := bench.next_order()) and bench.run(*order):
+    runner = CaseRunner(job, header)
+    while (order := runner.next_order()) and runner.run(*order):
         pass
     return {"status": "finished"}
 
@@ -79,8 +79,8 @@ class Ends:
             os.close(end)
 
 
-class Bench:
-    """The template, the folders, and the line to the client."""
+class CaseRunner:
+    """Runs cases for a client: the template forks their processes, and each has clean folders."""
 
     def __init__(self, job: Job, header: dict[str, Any]) -> None:
         assert isinstance(job.place, Namespaces) and job.channel is not None  # noqa: S101, PT018

@@ -32,7 +32,7 @@ def pack(kept: list[int], over: bool = True, **_: Any) -> None:
             folder, levels = folders.pop()
             for name, level in sorted(_seen_in(folder, levels).items()):
                 with contextlib.suppress(FileNotFoundError, PermissionError):
-                    merged, hides = _folders_of(name, levels[levels.index(level) :])
+                    merged, hides = _merged_folders(name, levels[levels.index(level) :])
                     os.fchdir(level)  # short names, and no look-up from the root for each
                     _pack_one(out, name, over, hides, seen)
                     if merged:
@@ -50,8 +50,12 @@ def _seen_in(folder: str, levels: list[int]) -> dict[str, int]:
     return found
 
 
-def _folders_of(name: str, levels: list[int]) -> tuple[list[int], bool]:
-    """The levels whose folders of this name are seen as one, and whether that hides the image's."""
+def _merged_folders(name: str, levels: list[int]) -> tuple[list[int], bool]:
+    """Merge a name's folders as an overlay does: the levels that have one, from the highest down.
+
+    A file of that name, or an opaque folder, ends the list: it hides what is below. The second
+    value says whether that happened, so that the image's own folder is hidden too.
+    """
     found: list[int] = []
     for level in levels:
         os.fchdir(level)

@@ -50,10 +50,10 @@ local function count(what, by)
   if by > 0 then call('HINCRBY', GATE, what, by) end
 end
 
--- include: step.lua if full
+-- include: adapt.lua if full
 -- include: weigh.lua if full
 -- include: shares.lua if full
--- include: plain_ends.lua or full_ends.lua if full
+-- include: plain_releasing.lua or full_releasing.lua if full
 
 -- Write the gate's changed fields, in one command.
 local function save()

@@ -1,1 +1,4 @@
-"""Assertions that hold outside the process of the program which answers their calls."""
+"""A check is taken apart: the program's process makes its calls, and another compares the results.
+
+So the program, which may be hostile, cannot change what is compared. `check.py` says more.
+"""

@@ -1,4 +1,4 @@
-"""bash: tests of what one command prints, beside a word."""
+"""bash: a check that compares what commands print with words, as `test "$(f 1 2)" = 3`."""
 
 import re
 
@@ -20,9 +20,11 @@ _OPEN = re.compile(r"(?P<name>run_test|test_\w+|run_tests)\(\)\s*\{")
 _CLOSES = {"test": "", "[": "]", "[[": "]]"}
 
 
-def read(check: str) -> Apart:
-    """Read a check: tests of the output of commands. Raises ValueError for a command of another
-    kind."""
+def taken_apart(check: str) -> Apart:
+    """Take a check apart: the commands that it runs, and what each of them must print.
+
+    Raises ValueError if the check does anything besides `test "$(command)" = word`.
+    """
     lines, held, at, body = [], [], 0, ""
     while at < len(check):
         if found := _NOTHING.match(check, at):

@@ -14,14 +14,14 @@ from functools import lru_cache
 from jail.judge.apart import bash, cpp, nodejs
 from jail.judge.apart.parts import MARK, Apart
 
-_READERS = {"cpp": cpp.read, "nodejs": nodejs.read, "bash": bash.read}
+_LANGUAGES = {"cpp": cpp.taken_apart, "nodejs": nodejs.taken_apart, "bash": bash.taken_apart}
 
 
 @lru_cache(4096)
 def apart_of(language: str, check: str) -> Apart | None:
-    """None if a statement is of another kind."""
+    """Take a check apart in its language; None if it has a statement of another kind."""
     try:
-        return _READERS[language](check)
+        return _LANGUAGES[language](check)
     except (ValueError, RecursionError, OverflowError):
         return None
 

@@ -29,9 +29,11 @@ class _Type(NamedTuple):
     of: tuple["_Type", ...] = ()
 
 
-def read(check: str) -> Apart:
-    """Read a check: assertions, and what stands between them. Raises ValueError for a statement of
-    another kind."""
+def taken_apart(check: str) -> Apart:
+    """Take a check apart: the calls that it makes, and what each of them must return.
+
+    Raises ValueError if it has a statement besides assertions and the values that they name.
+    """
     lines = _LINE.findall(check)
     reading = _Reading(_LINE.sub("", check))
     reading.whole()

@@ -40,9 +40,11 @@ globalThis.process.stdout.write({mark} + JSON.stringify(__values) + {mark});
 """
 
 
-def read(check: str) -> Apart:
-    """Read a check: assertions, and what stands between them. Raises ValueError for a statement of
-    another kind."""
+def taken_apart(check: str) -> Apart:
+    """Take a check apart: the calls that it makes, and what each of them must return.
+
+    Raises ValueError if it has a statement besides assertions and the values that they name.
+    """
     reading = _Reading(check)
     reading.statements()
     if not reading.held:

@@ -82,7 +82,7 @@ class WayOut:
             if self._line is None:
                 await self._start()  # which is given it with all the others
             else:
-                await self._say(said, None if known else listener)
+                await self._order(said, None if known else listener)
             kept.about["network"] = wanted
 
     async def close(self, name: str) -> None:
@@ -91,7 +91,7 @@ class WayOut:
             if known := self._kept.pop(name, None):
                 if self._line is not None:
                     with contextlib.suppress(SessionTrouble):
-                        await self._say({"name": name, "over": True}, None)
+                        await self._order({"name": name, "over": True}, None)
                 known[0].close()
 
     async def end(self) -> None:
@@ -115,7 +115,7 @@ class WayOut:
         self._line = ours
         self._watching = asyncio.get_running_loop().create_task(self._watch(self._process))
         for listener, said in self._kept.values():
-            await self._say(said, listener)
+            await self._order(said, listener)
 
     def _launch(self, line: int) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(  # noqa: S603
@@ -154,8 +154,8 @@ class WayOut:
             self._process.wait()
             self._process = None
 
-    async def _say(self, said: dict[str, Any], listener: socket.socket | None) -> None:
-        """Say something to the process of proxies, and wait until it holds."""
+    async def _order(self, said: dict[str, Any], listener: socket.socket | None) -> None:
+        """Send an order to the process of proxies, and wait until it is in force."""
         assert self._line is not None  # noqa: S101 - it was started
         number = next(self._numbers)
         text = json.dumps({**said, "number": number}).encode()

@@ -40,7 +40,7 @@ end
 local ended, reports = {}, {}
 
 -- With a hold it stays for so long: the sandbox may still be at work on the program. Behind the
--- hold is what the execution reports to a gate that adapts (`step.lua`).
+-- hold is what the execution reports to a gate that adapts (`adapt.lua`).
 local function free_permit(member, hold)
   local hold_us, report = tonumber(hold), nil
   if not hold_us then hold_us, report = string.match(hold, '^(%d+) (.*)$') end

@@ -1,4 +1,4 @@
--- step.lua: a gate that finds its limit, or its rate, from what its holders report.
+-- adapt.lua: a gate that finds its limit, or its rate, from what its holders report.
 -- include: state.lua
 --
 -- A report follows a released permit's fence: nothing for a success, `-` for no report, `o` for an
