@@ -23,8 +23,8 @@ from penstock.fleet import FleetReader
 from penstock.fleet.figures import figures
 from penstock.monitor.answers import Answer, refused
 from penstock.monitor.asked import Looked
-from penstock.monitor.page import HEADERS, POLICY, PREFIX, page, static_file
 from penstock.monitor.change_routes import acts
+from penstock.monitor.page import HEADERS, POLICY, PREFIX, page, static_file
 from penstock.monitor.showing import shows
 from penstock.monitor.views import Views
 from penstock.settings import MonitorSettings
