@@ -92,10 +92,10 @@ async def _admitted(url: str, waiters: int, number: int) -> Mapping[str, float]:
     buffer, redis = await _buffer(url, number, policy=True, groups=1)
     await buffer.admit(100)
     for n in range(waiters):
-        await buffer._task.call("admit", f"{n:032x}", "bench", 1, 600_000)
+        await buffer._task.call("grant_slots", f"{n:032x}", "bench", 1, 600_000)
     await redis.config_resetstat()
     for n in range(waiters, waiters + 500):
-        await buffer._task.call("admit", f"{n:032x}", "bench", 1, 600_000)
+        await buffer._task.call("grant_slots", f"{n:032x}", "bench", 1, 600_000)
     spent = await _microseconds(redis)
     await _leave(buffer, redis)
     return {"server us per ask": spent / 500}
@@ -105,10 +105,10 @@ async def _granted(url: str, slots: int, number: int) -> Mapping[str, float]:
     """Asks that get a slot at once, while so many are held: nothing renews them, for a minute."""
     buffer, redis = await _buffer(url, number, policy=True, groups=slots)
     for n in range(slots // 1_000):
-        await buffer._task.call("admit", f"{n:032x}", "bench", 1_000, 0)
+        await buffer._task.call("grant_slots", f"{n:032x}", "bench", 1_000, 0)
     await redis.config_resetstat()
     for n in range(slots, slots + 2_000):
-        reply = await buffer._task.call("admit", f"{n:032x}", "bench", 1, 0)
+        reply = await buffer._task.call("grant_slots", f"{n:032x}", "bench", 1, 0)
         assert len(reply) == 12
     spent = await _microseconds(redis)
     await _leave(buffer, redis)

@@ -1,19 +1,11 @@
 -- place.lua: which group an item belongs to, and whether that group takes it.
--- Room is kept by whole groups, so that an open one can always be completed.
-local room, closed_before
+-- include: room.lua
+local closed_before
 
 local function load_room()
   if room then return end
-  room = {groups = 0, bytes = figure('bytes')}
-  for _, index in ipairs({'open', 'ready', 'leased'}) do
-    room.groups = room.groups + redis.call('ZCARD', at(index))
-  end
+  count_room()
   closed_before = redis.call('EXISTS', at('delivered'), at('discarded')) > 0
-end
-
-local function no_room(new)
-  if not new then return room.bytes >= set.max_bytes * 1.25 end
-  return room.bytes >= set.max_bytes or (room.groups + 1) * set.group_size > set.max_buffer_size
 end
 
 local function look(id, round)

@@ -184,7 +184,7 @@ class Slots:
     ) -> tuple[list[Slot], float]:
         """The slots; else in how many seconds a lease ends that may bring one."""
         named = [part for wish in wishes for part in _wish(wish)]
-        reply = await self._task.call("admit", ask, owner, n, int(lives * 1000), *named)
+        reply = await self._task.call("grant_slots", ask, owner, n, int(lives * 1000), *named)
         self.version, max_age = int(reply[0]), int(reply[2])
         slots = [Slot(self, told, self.version, max_age) for told in chunks(reply[4:], 8)]
         if not n:

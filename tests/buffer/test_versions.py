@@ -254,8 +254,8 @@ async def test_the_first_in_line_asks_again_as_soon_as_a_dead_holders_lease_ends
 
 async def test_an_ask_that_is_repeated_gets_the_same_slots(bench: Bench) -> None:
     call = bench.buffer._task.call
-    first = await call("admit", "f" * 32, "me", 2, 0, '"a"', "a", "")
-    assert await call("admit", "f" * 32, "me", 2, 0, '"a"', "a", "") == first
+    first = await call("grant_slots", "f" * 32, "me", 2, 0, '"a"', "a", "")
+    assert await call("grant_slots", "f" * 32, "me", 2, 0, '"a"', "a", "") == first
     assert await under_way(bench) == {0: 2}
 
 
@@ -612,7 +612,7 @@ async def test_only_the_first_in_the_line_completes_what_a_publication_began(
     await bench.buffer._task.call("publish", 10, "", "trainer", 0)  # and dies then
 
     async def told(ask: str, lives_ms: int) -> int:
-        return int((await bench.buffer._task.call("admit", ask, "somebody", 1, lives_ms))[3])
+        return int((await bench.buffer._task.call("grant_slots", ask, "somebody", 1, lives_ms))[3])
 
     assert [await told(ask, 60_000) for ask in ("first", "second", "third")] == [-2, -1, -1]
     assert await told("one that does not wait", 0) == -2

@@ -39,7 +39,7 @@ async def under_way(bench: Bench) -> dict[int, int]:
 
 async def test_a_repeated_ask_overwrites_no_slot_that_lives(bench: Bench) -> None:
     call = bench.buffer._task.call
-    asked = ("admit", "f" * 32, "me", 3, 0, '"a"', "a", "", '"b"', "b", "", '"c"', "c", "")
+    asked = ("grant_slots", "f" * 32, "me", 3, 0, '"a"', "a", "", '"b"', "b", "", '"c"', "c", "")
     first = await call(*asked)
     ids = [part.decode() for part in first[4::8]]
     assert await bench.buffer.slots.end([(ids[0], first[5].decode())], back=False)

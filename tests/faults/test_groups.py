@@ -188,10 +188,10 @@ class Office:
     def queue_up(self) -> None:
         """One more than there is room for waits in the line."""
         args = ["e" * 32, "somebody", 50, 60_000]
-        self.run(self.buffer._task.call("admit", *args))
+        self.run(self.buffer._task.call("grant_slots", *args))
 
     def leave_line(self) -> None:
-        self.run(self.buffer._task.call("admit", "e" * 32, "somebody", 0, 0))
+        self.run(self.buffer._task.call("grant_slots", "e" * 32, "somebody", 0, 0))
 
     def write_under_slots(self) -> None:
         for slot in self.slots:

@@ -1,4 +1,4 @@
--- admit.lua: slots for groups to be made: first those that wait to be gone on with, then those to
+-- grant_slots.lua: slots for groups to be made: first those that wait to be gone on with, then those to
 -- be made again, then new ones, as far as there is room. Who gets none waits in order for a bell.
 -- KEYS   root
 -- ARGV   ask owner want(0: it waits no more) lives_ms(how long it is waited for; 0: it does not wait)
