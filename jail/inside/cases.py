@@ -16,9 +16,10 @@ from functools import partial
 from typing import Any
 
 from . import files, program, root, syscalls, template, verdict, wire
-from .jail import Namespaces
-from .job import Clock, Job
+from .clock import Clock
+from .job import Job
 from .meter import Meter
+from .namespaces import Namespaces
 from .verdict import Running, facts
 
 _LONGEST_ORDER = 1 << 16

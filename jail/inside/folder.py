@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import confine, janitor, root, syscalls
+from . import janitor, landlock, root, syscall_filter, syscalls
 from .place import Refused, be_nice
 from .wire import Socket
 
@@ -38,7 +38,7 @@ class Folder:
         self._rights = _rights(config["exposed"])
         self._confined = config["level"] == "landlock"
         self._already = _tasks_of_this_user()
-        self._filter = syscalls.Filter(confine.program(alone=True))
+        self._filter = syscalls.Filter(syscall_filter.program(alone=True))
         self.home = self.scratch = ""
         self.writable = "the program's own folder"
         self.limited = False
@@ -97,8 +97,8 @@ class Folder:
     def confine(self) -> None:
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         if self._confined:
-            own = {f"/proc/self/{name}": confine.READ for name in _OF_ITSELF}
-            confine.restrict({**self._rights, **own, self.scratch: confine.WRITE})
+            own = {f"/proc/self/{name}": landlock.READ for name in _OF_ITSELF}
+            landlock.restrict({**self._rights, **own, self.scratch: landlock.WRITE})
             self._filter.install()
 
     def become(self, user: str, workdir: str) -> None:
@@ -161,9 +161,9 @@ def _rights(readable: list[str]) -> dict[str, int]:
         f"/etc/{name}" for name in root.settings("/etc")
     ]
     machine = [f"/proc/{name}" for name in _OF_THE_MACHINE]
-    rights = dict.fromkeys([*system, "/etc/passwd", "/etc/group", "/etc/hosts"], confine.READ)
-    rights |= dict.fromkeys([*machine, *readable], confine.READ)
-    return rights | {f"/dev/{name}": confine.USE for name in root.DEVICES}
+    rights = dict.fromkeys([*system, "/etc/passwd", "/etc/group", "/etc/hosts"], landlock.READ)
+    rights |= dict.fromkeys([*machine, *readable], landlock.READ)
+    return rights | {f"/dev/{name}": landlock.USE for name in root.DEVICES}
 
 
 def _tasks_of_this_user() -> int:

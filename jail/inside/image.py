@@ -13,8 +13,8 @@ from importlib.machinery import PathFinder
 from typing import Any, NamedTuple
 
 from . import root, syscalls, users
-from .jail import SHARED_MEMORY, Namespaces
 from .levels import FOLDER, require_attributes
+from .namespaces import SHARED_MEMORY, Namespaces
 from .place import Refused
 from .wire import Socket
 

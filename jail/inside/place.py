@@ -1,6 +1,6 @@
 """A place does what a level of isolation needs at each step of an execution's life.
 
-`jail.Namespaces` is the strong one; `folder.Folder` serves the levels without namespaces.
+`namespaces.Namespaces` is the strong one; `folder.Folder` serves the levels without namespaces.
 One is made in the fork server, and every clone works on its own copy.
 """
 

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any
 
 from . import cases, commands, files, program, verdict, wire
-from .job import CASES, COMMANDS, PROGRAM, Clock, Job
+from .clock import Clock
+from .job import CASES, COMMANDS, PROGRAM, Job
 from .meter import Evidence, Meter, kills_on_machine
 from .place import Place, Refused
 from .verdict import Running

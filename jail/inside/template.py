@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any, NoReturn
 
 from . import ending, program, syscalls, wire
-from .jail import Namespaces
+from .namespaces import Namespaces
 
 _SAYING, _LINE = 3, 4  # complaints, and the line by which orders come
 LONGEST_ORDER = 4096  # the path of a script in place of the usual one

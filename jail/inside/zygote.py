@@ -15,7 +15,7 @@ import signal
 import sys
 from typing import Any
 
-from . import confine, jail, program, root, supervise, syscalls, users, wire
+from . import landlock, namespaces, program, root, supervise, syscalls, users, wire
 from .job import PROGRAM, SESSION
 from .place import Place
 
@@ -75,7 +75,7 @@ def launch(config: dict[str, Any]) -> None:
             config["exposed"], config["hidden"], config["headers"], config["layers"]
         )
     if config["level"] == "landlock":
-        confine.require()
+        landlock.require()
     if as_root and given.many:
         users.unshare(given, syscalls.NEW_USER)
     elif as_root:
@@ -108,7 +108,7 @@ def _place(config: dict[str, Any]) -> Place:
 
         return image.Image(config, users.Users(*config["users"]))
     if config["level"] == "ns":
-        return jail.Namespaces(config)
+        return namespaces.Namespaces(config)
     from . import folder
 
     return folder.Folder(config)

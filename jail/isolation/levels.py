@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from jail.errors import SandboxUnavailable
-from jail.inside import confine
+from jail.inside import landlock
 
 # ns: namespaces, seccomp, limits. landlock: weaker, for where namespaces are forbidden.
 # none: nothing. The last two are taken only when they are named.
@@ -69,7 +69,7 @@ def _remedies(level: Level, problem: str) -> list[str]:
     if "cannot be run" in problem:
         return [_NO_SUCH_PYTHON]
     if level == "ns" and any(call in problem for call in _CALLS):
-        weaker = [_LANDLOCK] if confine.abi() >= confine.LEAST_ABI else []
+        weaker = [_LANDLOCK] if landlock.abi() >= landlock.LEAST_ABI else []
         return _for_namespaces(problem) + weaker
     if "cannot become uid" in problem:
         return [_NO_SUCH_USER]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jail import Limits, Outcome
-from jail.inside import jail, syscalls
+from jail.inside import namespaces, syscalls
 from jail.isolation import levels
 from jail.jails import Jails
 from jail.launch import ServerConfig
@@ -121,7 +121,7 @@ def enter(folder: str, disk: str) -> None:
     syscalls.mount("proc", "/proc", "proc")
     syscalls.mount("scratch", folder, "tmpfs", options=f"{disk},mode=1777")
     tempfile.tempdir = folder
-    jail.loopback()
+    namespaces.loopback()
 
 
 def config(level: levels.Level, start: str) -> ServerConfig:

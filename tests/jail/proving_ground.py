@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-from jail.inside import jail, root, syscalls
+from jail.inside import namespaces, root, syscalls
 from jail.isolation import probes, selftest
 
 SET_ADDRESS = 0x8916
@@ -30,7 +30,7 @@ def other_network() -> None:
 
 def main(scratch: str) -> None:
     user, group = os.geteuid(), os.getegid()
-    syscalls.unshare(jail.NAMESPACES)
+    syscalls.unshare(namespaces.NAMESPACES)
     root.write_maps(0, 0, user, group)
     if child := os.fork():
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -39,7 +39,7 @@ def main(scratch: str) -> None:
     # Not on /tmp: this file and its interpreter may lie there.
     syscalls.mount("scratch", scratch, "tmpfs")
     tempfile.tempdir = scratch
-    jail.loopback()
+    namespaces.loopback()
     other_network()
     syscalls.syscall("add_key", 248 if syscalls.MACHINE == "x86_64" else 217, *KEY)
     resource.setrlimit(resource.RLIMIT_NPROC, (256, 256))

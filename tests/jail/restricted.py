@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import replace
 
 from jail import SandboxUnavailable
-from jail.inside import confine, root, syscalls
+from jail.inside import root, syscall_filter, syscalls
 from jail.jails import Jails
 from jail.launch import ServerConfig
 from jail.outcome import Program
@@ -60,17 +60,17 @@ def _enter_with_all_users() -> None:
 
 def forbid(*calls: str, clone: bool = False) -> None:
     """EPERM for these calls, and where asked for `clone` into namespaces; no `clone3` then."""
-    column, _ = confine._ARCHITECTURES[syscalls.MACHINE]
-    numbers = {**confine._REFUSED, "landlock_create_ruleset": (444, 444)}
-    refusal = [confine._op(confine._RETURN, confine._EPERM)]
+    column, _ = syscall_filter._ARCHITECTURES[syscalls.MACHINE]
+    numbers = {**syscall_filter._REFUSED, "landlock_create_ruleset": (444, 444)}
+    refusal = [syscall_filter._op(syscall_filter._RETURN, syscall_filter._EPERM)]
     rules = {numbers[call][column]: refusal for call in calls}
     if clone:
-        number = confine._CLONE[column]
-        rules[number] = confine._judged(column)[number]
-        rules[435] = [confine._op(confine._RETURN, confine._ENOSYS)]
-    start = [confine._op(confine._LOAD, confine._NUMBER)]
+        number = syscall_filter._CLONE[column]
+        rules[number] = syscall_filter._judged(column)[number]
+        rules[435] = [syscall_filter._op(syscall_filter._RETURN, syscall_filter._ENOSYS)]
+    start = [syscall_filter._op(syscall_filter._LOAD, syscall_filter._NUMBER)]
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
-    syscalls.Filter(b"".join(start + confine._search(sorted(rules.items())))).install()
+    syscalls.Filter(b"".join(start + syscall_filter._search(sorted(rules.items())))).install()
 
 
 def pod(*, masked: bool = False) -> None:

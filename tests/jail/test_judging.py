@@ -11,7 +11,7 @@ import pytest
 
 from jail import LocalSandbox
 from jail.errors import SandboxBroken, SandboxUnfit
-from jail.inside import confine
+from jail.inside import landlock
 from jail.inside.root import HEADERS
 from jail.isolation.levels import Level
 from jail.jails import Jails
@@ -73,7 +73,7 @@ async def test_each_case_has_a_verdict_time_and_memory(
 
 @pytest.mark.parametrize("level", ["landlock", "none"])
 async def test_the_weaker_levels_judge_as_well(level: Level) -> None:
-    if level == "landlock" and confine.abi() < confine.LEAST_ABI:
+    if level == "landlock" and landlock.abi() < landlock.LEAST_ABI:
         pytest.skip("no Landlock of ABI 6")
     if (python := reachable_python(ServerConfig.uid if os.getuid() == 0 else None)) is None:
         pytest.skip("an ordinary user can reach no Python here")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from jail.inside import confine
+from jail.inside import landlock
 from jail.jails import Jails
 from jail.limits import DEFAULTS
 from jail.outcome import Program
@@ -126,7 +126,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("level", ["ns", "landlock"])
 def test_a_killed_client_takes_everything_with_it(level: str) -> None:
-    if level == "landlock" and confine.abi() < confine.LEAST_ABI:
+    if level == "landlock" and landlock.abi() < landlock.LEAST_ABI:
         pytest.skip("no Landlock of ABI 6")
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", CLIENT, level]
@@ -189,7 +189,7 @@ async def test_a_run_that_gets_no_sockets_keeps_no_descriptors(
 MANY_FILES = "for number in range(3000): open(f'{name}-{{number}}', 'w')"
 
 
-@pytest.mark.skipif(confine.abi() < confine.LEAST_ABI, reason="no Landlock of ABI 6")
+@pytest.mark.skipif(landlock.abi() < landlock.LEAST_ABI, reason="no Landlock of ABI 6")
 @pytest.mark.parametrize("start", STARTS)
 @in_one_loop
 async def test_a_programs_folder_is_gone_when_its_result_is_there(start: str) -> None:
@@ -217,7 +217,7 @@ def files_in(home: str) -> int:
     return 0
 
 
-@pytest.mark.skipif(confine.abi() < confine.LEAST_ABI, reason="no Landlock of ABI 6")
+@pytest.mark.skipif(landlock.abi() < landlock.LEAST_ABI, reason="no Landlock of ABI 6")
 @in_one_loop
 async def test_nobody_waits_for_the_files_of_a_client_that_hung_up() -> None:
     async with Jails(config("landlock", "user"), use_cgroups=False) as jails:
@@ -235,7 +235,7 @@ async def test_nobody_waits_for_the_files_of_a_client_that_hung_up() -> None:
     assert [outcome.stdout for outcome in outcomes] == [b"1\n"] * 3, outcomes
 
 
-@pytest.mark.skipif(confine.abi() < confine.LEAST_ABI, reason="no Landlock of ABI 6")
+@pytest.mark.skipif(landlock.abi() < landlock.LEAST_ABI, reason="no Landlock of ABI 6")
 def test_what_outlives_fork_server_and_inits_is_ended_and_its_files_removed() -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", CLIENT, "landlock"]

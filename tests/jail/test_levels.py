@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 
 from jail import Outcome, SandboxUnavailable, inside
-from jail.inside import confine, janitor
+from jail.inside import janitor, landlock
 from jail.isolation import levels, probes, selftest
 from jail.jails import Jails
 from jail.launch import ServerConfig
@@ -62,11 +62,11 @@ def test_it_does_not_start_and_says_why(
     assert reason in said
     assert remedy in said
     assert "started" not in said
-    if level == "ns" and confine.abi() >= confine.LEAST_ABI:
+    if level == "ns" and landlock.abi() >= landlock.LEAST_ABI:
         assert "PENSTOCK_SANDBOX_LEVEL=landlock" in said
 
 
-@pytest.mark.skipif(confine.abi() < confine.LEAST_ABI, reason="no Landlock of ABI 6")
+@pytest.mark.skipif(landlock.abi() < landlock.LEAST_ABI, reason="no Landlock of ABI 6")
 @pytest.mark.parametrize(
     "restriction",
     ["no-namespaces", "docker", pytest.param("masked-pod", marks=AS_ROOT)],
@@ -83,7 +83,7 @@ def test_ns_serves_in_a_pod_with_users_of_its_own_and_an_unmasked_proc() -> None
 
 @pytest.mark.parametrize("level", ["ns", "landlock"])
 def test_it_serves_a_clusters_user_in_a_container_with_read_only_files(level: str) -> None:
-    if level == "landlock" and confine.abi() < confine.LEAST_ABI:
+    if level == "landlock" and landlock.abi() < landlock.LEAST_ABI:
         pytest.skip("no Landlock of ABI 6")
     assert start_where("apptainer", level).strip() == "started b'42\\n'"
 
@@ -92,9 +92,9 @@ def test_it_serves_a_clusters_user_in_a_container_with_read_only_files(level: st
 def test_a_landlock_that_lets_signals_through_is_not_used(
     monkeypatch: pytest.MonkeyPatch, abi: int, said: str
 ) -> None:
-    monkeypatch.setattr(confine, "abi", lambda: abi)
+    monkeypatch.setattr(landlock, "abi", lambda: abi)
     with pytest.raises(OSError, match=f"landlock is {said}"):
-        confine.require()
+        landlock.require()
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def interpreter_with_a_writer(python: str, folder: str) -> str:
 @in_one_loop
 async def test_a_module_that_writes_to_its_home_can_be_preloaded(level: levels.Level) -> None:
     """As matplotlib does. No program sees what it wrote."""
-    if level == "landlock" and confine.abi() < confine.LEAST_ABI:
+    if level == "landlock" and landlock.abi() < landlock.LEAST_ABI:
         pytest.skip("no Landlock of ABI 6")
     base = config(level, "root")
     with tempfile.TemporaryDirectory() as folder:

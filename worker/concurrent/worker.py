@@ -29,9 +29,9 @@ from ground import SettingError, tracing
 from ground.redis.connect import target_of
 from worker.allowed import SETTING as ALLOW
 from worker.allowed import Allowed, AllowedJob, allowed, checked, require_no_pickle
+from worker.concurrent.end_or_retry import CallbackLimit, Ending
 from worker.concurrent.heartbeat import Heartbeat
 from worker.concurrent.parking import compare_limit
-from worker.concurrent.rq_ending import CallbackLimit, Ending
 from worker.concurrent.rq_job import replace_current_job, require_rqs_keys_of, warn_unless_json
 from worker.concurrent.shift import Shift
 from worker.concurrent.threads import Threads

@@ -14,10 +14,10 @@ from starlette.routing import Route
 
 from ground.http.guard import AsgiApp, OwnNames, Receive, Scope, Send, is_json
 from jail.sessions import SessionGone
-from worker.e2b import http_files, process
+from worker.e2b import http_files, process_rpc
 from worker.e2b.boxes import Box, Boxes, box_of, is_name
 from worker.e2b.contexts import Interpreter
-from worker.e2b.filesystem import Filesystem
+from worker.e2b.filesystem_rpc import Filesystem
 from worker.e2b.fleet.fleet import Fleet
 from worker.e2b.problems import EXPECTED, BoxGone, Problem, problem_of
 from worker.e2b.rest import Rest
@@ -94,7 +94,7 @@ def _of_rest(rest: Rest, keyed: Callable[[Outside], Outside]) -> list[Route]:
 
 def _of_envd(inside: "_Inside", filesystem: Filesystem) -> list[Route]:
     calls: Mapping[str, Mapping[str, Inside]] = {
-        "process.Process": process.CALLS,
+        "process.Process": process_rpc.CALLS,
         "filesystem.Filesystem": filesystem.calls,
     }
     rpc = [

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jail.images.settings import ImageSettings
-from jail.inside import confine
+from jail.inside import landlock
 from jail.sessions import LocalSessions
 from jail.sessions.settings import SessionSettings
 from jail.settings import SandboxSettings
@@ -66,7 +66,7 @@ def sessions_in(
         python = reachable_python(ORDINARY_USER if os.getuid() == 0 else None)
         if python is None:
             pytest.skip("an ordinary user can reach neither a Python 3.11 nor this source folder")
-    if level == "landlock" and confine.abi() < confine.LEAST_ABI:
+    if level == "landlock" and landlock.abi() < landlock.LEAST_ABI:
         pytest.skip("this kernel has no Landlock, or one that is too old")
     given = {"local_sandboxes": str(folder), "session_hub_idle": IDLE, **settings}
     sandbox: Any = {"sandbox_level": level, "sandbox_python": python, "sandbox_memory_mb": 256}

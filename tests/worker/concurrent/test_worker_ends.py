@@ -28,9 +28,9 @@ from tests.worker.concurrent.crew import (
     work_in_process,
 )
 from worker.concurrent.commands import SCRIPTS, WorkCommands
+from worker.concurrent.end_or_retry import Ending
 from worker.concurrent.finish import Finisher
 from worker.concurrent.heartbeat import Heartbeat
-from worker.concurrent.rq_ending import Ending
 from worker.concurrent.running import ClaimedJob, RunningJobs
 
 GATED: dict[str, Any] = {"gate": "code", "gate_limit": 2}

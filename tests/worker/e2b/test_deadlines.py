@@ -7,7 +7,7 @@ import pytest
 from starlette.requests import Request
 
 from jail.sessions import CommandRequest
-from worker.e2b import process
+from worker.e2b import process_rpc
 from worker.e2b.wire import TAKE
 
 
@@ -38,7 +38,7 @@ def call(milliseconds: str) -> Request:
 
 async def timeout_of(milliseconds: str) -> float | None:
     with pytest.raises(Asked) as asked:
-        await process.start(call(milliseconds), Box(), "")  # type: ignore[arg-type]
+        await process_rpc.start(call(milliseconds), Box(), "")  # type: ignore[arg-type]
     timeout: float | None = asked.value.args[0].timeout
     return timeout
 

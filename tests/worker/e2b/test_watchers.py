@@ -8,9 +8,9 @@ import pytest
 from starlette.requests import Request
 
 from jail.sessions import Change
-from worker.e2b import filesystem
+from worker.e2b import filesystem_rpc
 from worker.e2b.boxes import Box
-from worker.e2b.filesystem import Filesystem
+from worker.e2b.filesystem_rpc import Filesystem
 from worker.e2b.problems import Problem
 from worker.e2b.wire import TAKE
 
@@ -43,19 +43,19 @@ async def ask(call: Any, box: Box, **said: Any) -> dict[str, Any]:
 
 
 async def test_changes_that_nobody_fetches_are_bounded(monkeypatch):
-    monkeypatch.setattr(filesystem._HELD, "most", 10_000)
+    monkeypatch.setattr(filesystem_rpc._HELD, "most", 10_000)
     session: Any = Session()
     service, box = Filesystem(), Box(session, "base", "token")
     watcher = (await ask(service.create_watcher, box, path="/tmp"))["watcherId"]
     for _ in range(3):  # what is fetched counts no more
         session.changes.put_nowait(9)
         await session.changes.join()
-        assert filesystem._HELD.bytes == 9_000
+        assert filesystem_rpc._HELD.bytes == 9_000
         assert len((await ask(service.events, box, watcherId=watcher))["events"]) == 9
-        assert filesystem._HELD.bytes == 0
+        assert filesystem_rpc._HELD.bytes == 0
     session.changes.put_nowait(11)
     await asyncio.wait([service._watchers["one", watcher].task], timeout=100)
     with pytest.raises(Problem, match="above 10,000 bytes"):
         await ask(service.events, box, watcherId=watcher)
-    assert filesystem._HELD.bytes == 0
+    assert filesystem_rpc._HELD.bytes == 0
     service.forget("one")

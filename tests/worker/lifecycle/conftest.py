@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ground
-from jail.inside import confine
+from jail.inside import landlock
 from limiter import StartingGate
 from tests.jail.conftest import ORDINARY_USER, reachable_python
 from tests.worker.lifecycle.cloud import CloudThread
@@ -91,7 +91,7 @@ async def waiting_at(gate: StartingGate, count: int) -> None:
 
 def at_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Local sandboxes at the level `landlock`, by an interpreter that their user can reach."""
-    if confine.abi() < confine.LEAST_ABI:
+    if landlock.abi() < landlock.LEAST_ABI:
         pytest.skip("this kernel has no Landlock, or one that is too old")
     python = reachable_python(ORDINARY_USER if os.getuid() == 0 else None)
     if python is None:

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from . import confine, levels, root, syscalls
+from . import levels, root, syscall_filter, syscalls
 from .place import Refused, be_nice
 from .wire import Socket
 
@@ -54,7 +54,7 @@ class Namespaces:
         self._shares = [root.SharedMount(*share) for share in built["shares"]]
         self._hidden: list[str] = built["hidden"]
         self._covered: list[str] = built["covered"]
-        self._filter = syscalls.Filter(confine.program())
+        self._filter = syscalls.Filter(syscall_filter.program())
         self._masked = [f"/proc/{name}" for name in _MASKED if os.path.exists(f"/proc/{name}")]
         self.environment: dict[str, str] = {}
         self.server = os.pidfd_open(os.getpid())

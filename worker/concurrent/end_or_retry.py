@@ -1,4 +1,4 @@
-"""RQ's own way to end a job: callbacks, retries, dependents, repeats, webhooks, groups.
+"""RQ's own code ends a job, or queues it again: callbacks, retries, dependents, repeats, webhooks.
 
 RQ's methods keep one job's state on the worker, so each end is handled by a shadow: a copy
 of the worker that has only this job. Runs in a thread. If Redis is away, only the recording
