@@ -171,7 +171,7 @@ def _is_a_target(command: str) -> bool:
 
 def test_what_ci_runs_is_what_the_readme_says() -> None:
     assert "$ make test\n" in (ROOT / "README.md").read_text()
-    assert "\nmake test < /dev/null\n" in (ROOT / ".ci" / "run").read_text()
+    assert "\nsteady make test\n" in (ROOT / ".ci" / "run").read_text()
     makefile = (ROOT / "Makefile").read_text()
     assert re.search(r"^test: tests ", makefile, re.M)
     recipe = re.search(r"^tests: .*\n((?:\t.*\n)+)", makefile, re.M)
