@@ -20,6 +20,9 @@ from buffer.http.app import Front, make_app
 from buffer.settings import BufferSettings
 from docs.tools import python_api, settings_page
 from gateway.metrics import Tally
+from gateway.server.agents import ROUTES
+from gateway.server.app import Gateway
+from gateway.settings import GatewaySettings
 from ground.openapi import add_shared
 from ground.redis.url import RedisTarget
 from jail import Limits
@@ -140,10 +143,23 @@ def _http() -> str:
     ]
     about = (
         "`penstock sandbox serve`, `PENSTOCK_SANDBOX_TOKEN`. With `--e2b` a second port speaks"
-        " E2B's protocol, with `PENSTOCK_E2B_API_KEY`. The bodies are Sandbox Fusion's: see"
+        " E2B's protocol, with `PENSTOCK_E2B_API_KEY`. It answers `/livez` and `/healthz`"
+        " too. The bodies are Sandbox Fusion's: see"
         " [the differences](sandbox-fusion.md)."
     )
     _table(out, "The sandbox", about, [*served, *_watched()])
+    gateway = Gateway(target, "default", GatewaySettings())
+    agents = [
+        (method, path, _first_line(handle.__doc__)) for path, (method, handle) in ROUTES.items()
+    ]
+    about = (
+        "`penstock gateway serve`, `PENSTOCK_GATEWAY_TOKEN`. That token opens and finalizes"
+        " sessions. Under `/v1/` an agent sends its session's key instead, in `Authorization:"
+        " Bearer KEY` or `x-api-key`, or asks below `/s/KEY/v1/`: [Train an agent on exact"
+        " tokens](../guide/train-an-agent.md)."
+    )
+    rows = [*_rows_of(gateway.control.openapi()), *agents, *_watched()]
+    _table(out, "The gateway", about, rows)
     return out.getvalue()
 
 

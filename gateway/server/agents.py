@@ -13,6 +13,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -93,19 +94,13 @@ class Agents:
         self._tally.ended(dialect.NAME, outcome)
 
     def _handle(self, way: _Way, path: str) -> Callable[[Session, _Way], Coroutine[Any, Any, str]]:
-        routes = {
-            "/v1/chat/completions": ("POST", self._ask),
-            "/v1/messages": ("POST", self._ask),
-            "/v1/messages/count_tokens": ("POST", self._count),
-            "/v1/models": ("GET", self._models),
-        }
-        if path not in routes:
-            known = ", ".join(routes)
+        if path not in ROUTES:
+            known = ", ".join(ROUTES)
             raise _Refusal(Fault(404, f"there is no {path[:200]} here; there are {known}"))
-        method, handle = routes[path]
+        method, handle = ROUTES[path]
         if way.scope["method"] != method:
             raise _Refusal(Fault(405, f"{path} takes {method}"))
-        return handle
+        return partial(handle, self)
 
     async def _session(self, scope: Scope, key: str) -> Session:
         """The session whose key it is. A key in the path counts, and another session's beside it is
@@ -123,6 +118,7 @@ class Agents:
     # Turns
 
     async def _ask(self, session: Session, way: _Way) -> str:
+        """Answer one turn, whole or as a stream."""
         with self._held.some() as take:
             raw = await way.body(self._settings.gateway_max_body, take)
             body = _json(raw)
@@ -197,7 +193,7 @@ class Agents:
     # The rest
 
     async def _count(self, session: Session, way: _Way) -> str:
-        """How many tokens a request has, as its engine counts them."""
+        """Count a request's tokens as its engine does."""
         with self._held.some() as take:
             body = _json(await way.body(self._settings.gateway_max_body, take))
             question = messages.read(body, messages.CountBody)
@@ -206,7 +202,7 @@ class Agents:
         return "counted"
 
     async def _models(self, session: Session, way: _Way) -> str:
-        """The engines' model, in the shape of both dialects."""
+        """Name the engines' model, in the shape of both dialects."""
         model = {
             "id": self._pool.first.model, "object": "model", "created": 0, "owned_by": "penstock",
             "type": "model", "display_name": self._pool.first.model,
@@ -221,6 +217,15 @@ class Agents:
     async def aclose(self) -> None:
         """End the turns that outlived their clients."""
         await ended(self._running)
+
+
+ROUTES: dict[str, tuple[str, Callable[[Agents, Session, _Way], Coroutine[Any, Any, str]]]] = {
+    "/v1/chat/completions": ("POST", Agents._ask),
+    "/v1/messages": ("POST", Agents._ask),
+    "/v1/messages/count_tokens": ("POST", Agents._count),
+    "/v1/models": ("GET", Agents._models),
+}
+"""The paths of agents; each is below `/s/KEY`, too."""
 
 
 class _Way:

@@ -121,11 +121,13 @@ def test_the_programs_of_the_readme_can_be_pasted_into_python() -> None:
         assert waiting == []
 
 
-def test_every_route_of_the_monitor_says_what_it_is_for() -> None:
+def test_every_route_of_a_service_says_what_it_is_for() -> None:
     assert "/api/events" in reference.documents()["http.md"]
+    assert "| POST | `/v1/messages` |" in reference.documents()["http.md"]
+    assert " |  |\n" not in reference.documents()["http.md"]
     assert "PENSTOCK_REDIS_URL" in reference.documents()["settings.md"]
-    assert reference.documents()["http.md"].count("| GET | `/healthz` |") == 3
-    assert reference.documents()["http.md"].count("| GET | `/metrics` |") == 3
+    assert reference.documents()["http.md"].count("| GET | `/healthz` |") == 4
+    assert reference.documents()["http.md"].count("| GET | `/metrics` |") == 4
     assert "penstock_gate_in_flight" in {name for name, *_ in reference.metrics()}
 
 

@@ -154,11 +154,13 @@ def test_the_overlay_of_the_page_takes_all_its_patches_in_one_list(tmp_path: Pat
     page = (ROOT / "docs" / "guide" / "kubernetes.md").read_text()
     blocks = re.findall(r"^ *```yaml\n(.*?)^ *```$", page, re.M | re.S)
     overlay, *patches = map(textwrap.dedent, blocks)
-    assert [patch.startswith("- target:") for patch in patches] == [True] * 3
+    assert [patch.startswith("- target:") for patch in patches] == [True] * 4
+    overlay = overlay.replace("# - deploy/kubernetes/gateway", "- deploy/kubernetes/gateway")
     assert pin(tmp_path, f"registry.example/penstock@{DIGEST}").returncode == 0
     (tmp_path / "kustomization.yaml").write_text(overlay + "patches:\n" + "".join(patches))
     made = kustomized(tmp_path)
-    for name in ("worker", "buffer", "monitor"):
+    assert one_of(made, "ConfigMap", "gateway")["data"]["engines"].count("sglang=http://") == 2
+    for name in ("worker", "buffer", "monitor", "gateway"):
         deployment = one_of(made, "Deployment", name)
         assert "ca.pem" in secrets_of(deployment).values()
         assert container_of(deployment)["image"] == f"registry.example/penstock@{DIGEST}"
