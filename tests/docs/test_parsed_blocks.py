@@ -25,8 +25,8 @@ SETTINGS |= {f"{name}_FILE" for name in SETTINGS}
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
 # Programs whose arguments name nothing of Penstock's.
 FOREIGN = {
-    ".", "cat", "cd", "curl", "echo", "git", "grep", "helm", "kill", "mv", "openssl", "printf",
-    "python", "rm", "rq-dashboard", "sysctl", "tail", "umask",
+    ".", "cat", "cd", "curl", "echo", "git", "grep", "helm", "kill", "ln", "mv", "openssl",
+    "printf", "python", "rm", "rq-dashboard", "sysctl", "tail", "umask",
 }  # fmt: skip
 
 
