@@ -4,6 +4,7 @@ says what it should, and is silent for a fleet that is well. amtool reads deploy
 `make conformance-alerts` brings both tools.
 """
 
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass, field
@@ -99,6 +100,15 @@ WELL = {
 
 def test_every_rule_has_a_case_that_fires_it() -> None:
     assert {one.alert for one in BROKEN} == RULES.keys()
+
+
+def test_the_guide_lists_every_rule_and_every_job() -> None:
+    page = (ROOT / "docs" / "guide" / "watch.md").read_text()
+    table = page[page.index("\n| Alerts | When |") : page.index("\nNames of gates")]
+    assert set(re.findall(r"`(Penstock\w+)`", table)) == RULES.keys()
+    assert f"`deploy/alerts.yml` has {len(RULES)} rules" in page
+    scraped = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text())["scrape_configs"]
+    assert [job["job_name"] for job in scraped if f"`{job['job_name']}`" not in page] == []
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool: make conformance-alerts")
