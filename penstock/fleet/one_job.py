@@ -80,7 +80,7 @@ async def job_in_full(client: Any, stored: Stored) -> dict[str, Any]:
         "id": stored.id,
         **{name: text.get(name, "") for name in _FACTS},
         "outcome": text.get("penstock_outcome", ""),
-        "attempts": int(text.get("penstock_attempts") or 1),
+        "attempts": attempts_of(text.get("penstock_attempts"), text.get("started_at")),
         "deaths": int(text.get("penstock_deaths") or 0),
         "share": text.get("penstock_share", ""),
         **await _of_worker(client, text.get("worker_name", "")),
@@ -95,6 +95,11 @@ async def job_in_full(client: Any, stored: Stored) -> dict[str, Any]:
 def first_line(program: str) -> str:
     """The first of a program's lines that says anything."""
     return next((line.strip() for line in program.splitlines() if line.strip()), "")
+
+
+def attempts_of(counted: str | None, started: object) -> int:
+    """The times that a worker took the job. Stock workers count none, and note when they began."""
+    return int(counted) if counted and counted.isdigit() else int(bool(started))
 
 
 def program_in(data: bytes) -> str:

@@ -9,7 +9,7 @@ from ground.breaker import read_state
 from ground.keys import tagged
 from ground.lua import chunks
 from penstock.fleet.model import Job, Latency, Masked, Queue, Worker
-from penstock.fleet.one_job import error_text
+from penstock.fleet.one_job import attempts_of, error_text
 from worker.outcomes import LATENCY_STEPS, PROGRAM_OUTCOMES
 
 SHOWN_JOBS = 30
@@ -238,8 +238,9 @@ def _job(id: str, queue: str, row: _Row) -> Job:
         id=id, queue=queue, status=_text(status), description=_text(description)[:_DESCRIBED],
         worker=_text(worker), ended=end or 0.0,
         waited=max(0.0, began - queued) if began and queued else None,
-        took=max(0.0, end - began) if end and began else None, attempts=_whole(attempts) or 1,
-        outcome=_text(outcome), enqueued=queued or 0.0, started=began or 0.0,
+        took=max(0.0, end - began) if end and began else None,
+        attempts=attempts_of(_text(attempts), started), outcome=_text(outcome),
+        enqueued=queued or 0.0, started=began or 0.0,
     )  # fmt: skip
 
 

@@ -124,19 +124,22 @@ def _way(stored: Stored, found: dict[str, Any]) -> Iterator[Fact]:
     spent = {part["what"]: part["seconds"] for part in found["timeline"]}
     result = found["result"] if isinstance(found["result"], dict) else {}
     queue = found["origin"]
-    waited = f"{queue}, waited {seconds(spent.get('queued', 0.0))}"
+    at = f" for a worker with a permit of gate {found['gate']}" if found["gate"] else ""
+    waited = f"{queue}, waited {seconds(spent.get('queued', 0.0))}{at}"
     yield Fact("queue", waited, "", "queue", queue)
     if found["share"]:
         yield Fact("share", found["share"])
     if found["gate"]:
-        waited = f"gate {found['gate']}, waited {seconds(spent.get('permit', 0.0))} more for it"
+        more = seconds(spent.get("permit", 0.0))
+        waited = f"gate {found['gate']}, waited {more} more after a worker took it"
         yield Fact("permit", waited, "", "gate", found["gate"])
     elif found["worker_name"]:
         waited = f"waited {seconds(spent.get('permit', 0.0))} for one"
         gone = f"{waited}; its worker has left, which alone could say at which gate"
         yield Fact("permit", "none: its worker takes none" if found["ungated"] else gone)
     tries = result.get("attempts", 1)
-    attempts = [f"claimed {_times(found['attempts'])}"]
+    claimed = f"claimed {_times(found['attempts'])}" if found["attempts"] else "not claimed yet"
+    attempts = [claimed]
     attempts += [f"the sandbox was asked {_times(tries)}"] if result else []
     attempts += [f"{seconds(spent['backoff'])} between them"] if spent.get("backoff") else []
     if found["deaths"]:

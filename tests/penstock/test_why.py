@@ -171,7 +171,9 @@ async def test_an_item_is_explained_by_the_job_that_it_names(real_redis: ground.
     with at_work(real_redis, sandbox="local", gate="code", gate_limit=2):
         grade = await Grader(on=url_of(real_redis)).grade(f"```python\n{SQUARE}\n```", truth)
         at_a_gate = await why(real_redis, grade.job)
-    assert said(at_a_gate, "permit").startswith("gate code, waited")
+    assert said(at_a_gate, "queue").endswith("for a worker with a permit of gate code")
+    assert said(at_a_gate, "permit").endswith("more after a worker took it")
+    assert said(at_a_gate, "attempts").startswith("claimed once")
     buffer = RolloutBuffer(real_redis, "math", TaskConfig(group_size=3))
     shared = {"instance_id": "m7", "messages": [{"role": "assistant", "content": "…"}]}
     await buffer.write_many([
@@ -254,6 +256,7 @@ async def test_a_job_that_waits_says_why_and_one_that_failed_how(real_redis: gro
         "it waits in queue 'code', number 1 of 1: no worker listens on queue 'code'"
         in waits.sentence
     )
+    assert said(waits, "attempts") == "not claimed yet"
     assert (await again(real_redis, handle.id)).sentence == (
         "here its program ran to its end and returned 0; it has no result to compare with"
     )
