@@ -53,7 +53,7 @@ def test_it_logs_which_redis_it_uses_without_the_password(real_redis) -> None:
     ("options", "line"),
     [
         (["--sandbox", "local", "--concurrency", "8", "--gate", "code", "--gate-limit", "64"],
-         "8 jobs at once, sandbox local (level ns), gate code (64)"),
+         "8 jobs at once, sandbox local (level ns), gate code (limit 64)"),
         (["--sandbox", "fusion"], "256 jobs at once, sandbox fusion (2 servers), no gate"),
     ],
 )  # fmt: skip

@@ -184,20 +184,22 @@ def gate_of(connection: Redis, settings: WorkerSettings) -> Gate | None:
     return named_gate(connection, settings.gate, settings.gate_limit, lease=lease)
 
 
-async def compare_limit(gate: Gate, wanted: int) -> None:
-    """Log if the gate has another limit than this worker names: then the gate's applies."""
+async def standing(gate: Gate, wanted: int | None) -> str:
+    """Say which limit is in force, and warn if this worker names another."""
     try:
-        kept = (await gate.status()).limit
+        now = await gate.status()
     except GateError as outage:
-        log.info("gate %r: its limit was not compared with %d: %s", gate.name, wanted, outage)
-        return
-    if kept != wanted:
+        return f"gate {gate.name} (its limit is not known: {outage})"
+    kept = now.limit
+    if wanted is not None and kept != wanted:
         log.warning(
             "gate %r has the limit %s, which applies. This worker's --gate-limit (or "
             "PENSTOCK_GATE_LIMIT) is %d, and only for a gate that does not exist yet. To change "
             "it: penstock limits set %s --gate-limit %d",
             gate.name, "none" if kept is None else kept, wanted, gate.name, wanted,
         )  # fmt: skip
+    limit = "no limit" if kept is None else f"limit {kept}"
+    return f"gate {gate.name} ({limit}{', paused' if now.paused else ''})"
 
 
 class GateWaiter:

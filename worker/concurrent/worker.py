@@ -31,7 +31,7 @@ from worker.allowed import SETTING as ALLOW
 from worker.allowed import Allowed, AllowedJob, allowed, checked, require_no_pickle
 from worker.concurrent.end_or_retry import CallbackLimit, Ending
 from worker.concurrent.heartbeat import Heartbeat
-from worker.concurrent.parking import compare_limit
+from worker.concurrent.parking import standing
 from worker.concurrent.rq_job import replace_current_job, require_rqs_keys_of, warn_unless_json
 from worker.concurrent.shift import Shift
 from worker.concurrent.threads import Threads
@@ -195,15 +195,13 @@ class ConcurrentWorker(BaseWorker):
         over = asyncio.Event()
         reaping = asyncio.create_task(reap_sandboxes(target))
         self._background = [reaping, asyncio.create_task(self._maintain(over, once=burst))]
-        if shift.gate is not None and settings.gate_limit is not None:
-            comparing = compare_limit(shift.gate, settings.gate_limit)
-            self._background.append(asyncio.create_task(comparing))
         # Until the last step: a signal must not keep the worker from closing its sandboxes.
         with Signals(asyncio.get_running_loop(), self._signalled):
             try:
                 with tracing.span("start worker"):
                     await prove_sandbox_here(settings)
-                self._say_what_it_is(settings, shift)
+                saying = asyncio.create_task(self._say_what_it_is(settings, shift))
+                self._background.append(saying)
                 await shift.work(burst=burst, max_jobs=max_jobs, max_idle=max_idle)
             finally:
                 heartbeat.stop()
@@ -214,11 +212,10 @@ class ConcurrentWorker(BaseWorker):
                 await shift.close()
         return shift.started > 0
 
-    def _say_what_it_is(self, settings: WorkerSettings, shift: Shift) -> None:
+    async def _say_what_it_is(self, settings: WorkerSettings, shift: Shift) -> None:
         gate = "no gate"
         if shift.gate is not None:
-            limit = shift.gate.terms.limit
-            gate = f"gate {shift.gate.name}" + (f" ({limit})" if isinstance(limit, int) else "")
+            gate = await standing(shift.gate, settings.gate_limit)
         self.log.info(
             "Worker %s: %d jobs at once, sandbox %s, %s",
             self.name, settings.jobs_at_once, described(settings), gate,

@@ -27,6 +27,7 @@ from tests.worker.concurrent.crew import (
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker.concurrent.commands import SCRIPTS, WorkCommands, read_claim
+from worker.concurrent.parking import standing
 from worker.concurrent.running import HELD, LOST, PERMIT_LOST
 from worker.queue.code_queue import CodeQueue
 from worker.settings import WorkerSettings
@@ -51,6 +52,13 @@ def test_no_more_run_than_the_gate_allows_over_all_workers(real_redis, queue) ->
     status = TokenBucket(real_redis, "code", limit=3).sync.status()
     assert (status.in_flight, status.waiting) == (0, 0)
     assert nothing_left(real_redis) == {}
+
+
+async def test_a_worker_says_which_limit_is_in_force(real_redis, caplog) -> None:
+    TokenBucket(real_redis, "code", limit=2).sync.pause()
+    gate = TokenBucket(real_redis, "code", limit=64)
+    assert await standing(gate, 64) == "gate code (limit 2, paused)"
+    assert "--gate-limit (or PENSTOCK_GATE_LIMIT) is 64, and only for a gate" in caplog.text
 
 
 def test_with_the_gate_paused_all_jobs_wait_in_the_queue_in_order(real_redis, queue) -> None:
