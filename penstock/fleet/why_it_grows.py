@@ -91,18 +91,16 @@ def _standing(
     if queue.breaker != "closed":
         reason = f"queue {queue.name!r} is paused by its breaker: {_tripped(queue)}"
         return Standing("paused", reason, REPAIR, "breaker_open")
+    holds = _holds(workers, gates, everyone)
     if queue.paused:
         resume = f"`penstock queues resume {shlex.quote(queue.name)}` ends that"
-        return Standing("paused", f"queue {queue.name!r} is paused", resume, "queue_paused")
+        also = [held for held in holds if held.cause == "gate_paused"]
+        reason = ", ".join([f"queue {queue.name!r} is paused", *(held.reason for held in also)])
+        remedy = "; ".join([resume, *(held.remedy for held in also)])
+        return Standing("paused", reason, remedy, "queue_paused")
     if not queue.depth:
         return Standing("working" if queue.running else "idle")
-    named = {worker.gate for worker in workers if worker.gate}
-    holds = [
-        held
-        for name in sorted(named)
-        if name in gates and (held := holding(gates[name], dead_permits(gates[name], everyone)))
-    ]
-    if holds and len(holds) == len(named) and all(worker.gate for worker in workers):
+    if holds:
         reason = f"queue {queue.name!r} is held back: {'; '.join(held.reason for held in holds)}"
         remedy = "; ".join(dict.fromkeys(held.remedy for held in holds))
         return Standing("held back", reason, remedy, holds[0].cause)
@@ -117,6 +115,19 @@ def _standing(
         all_busy = f"all {len(workers)} workers are busy"
         return Standing("workers are full", all_busy, "start more, or raise their --concurrency")
     return Standing("working")
+
+
+def _holds(
+    workers: Sequence[Worker], gates: dict[str, GateStatus], everyone: Sequence[Worker]
+) -> list[HeldBack]:
+    """How the gates of these workers hold them back; empty if one of them could take a job."""
+    named = sorted({worker.gate for worker in workers})
+    holds = [
+        held
+        for name in named
+        if name in gates and (held := holding(gates[name], dead_permits(gates[name], everyone)))
+    ]
+    return holds if len(holds) == len(named) else []
 
 
 def dead_permits(gate: GateStatus, workers: Sequence[Worker]) -> list[LeaseStatus]:

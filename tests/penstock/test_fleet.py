@@ -179,6 +179,10 @@ async def test_the_gate_that_holds_a_queue_back_is_named(
         gate = TokenBucket(real_redis, "code", limit=1)
         gate.sync.pause()
         assert "gate 'code' is paused" in (await look(real_redis)).notes[0]
+        real_redis.hset("penstock:work:{code}", "paused", 1)
+        both = "queue 'code' is paused, gate 'code' is paused, and 1 job waits; `penstock queues"
+        assert both in (await look(real_redis)).notes[0]
+        real_redis.hdel("penstock:work:{code}", "paused")
         gate.sync.configure(limit=8)
         gate.sync.resume()
         until(lambda: real_redis.hexists("ran", "second"), "the second job runs")
