@@ -26,6 +26,7 @@ from worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from ground.http import AsgiApp
+    from ground.http.guard import Receive, Scope, Send
     from worker.e2b.fleet.service import Service
 
 _GRACE = 15  # seconds that programs have to finish once the server must end
@@ -263,10 +264,22 @@ def serve(
             serving = [serve_on(listener, guarded, grace=_GRACE, at_end=places.close)]
             if e2b:
                 click.echo(f"http://{host}:{e2b.listener.getsockname()[1]}")
-                serving.append(serve_on(e2b.listener, e2b.app, grace=_GRACE))
+                e2bs = _watched(e2b.app, guarded)
+                serving.append(serve_on(e2b.listener, e2bs, grace=_GRACE))
             await asyncio.gather(*serving)
 
     asyncio.run(run())
+
+
+def _watched(app: "AsgiApp", guarded: "AsgiApp") -> "AsgiApp":
+    """E2B's protocol has no path that says whether the server is well. The sandbox's guard says it
+    at this port too."""
+
+    async def answer(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        asked = scope["type"] == "http" and scope["path"] in ("/livez", "/healthz")
+        await (guarded if asked else app)(scope, receive, send)
+
+    return answer
 
 
 class _E2b(NamedTuple):
