@@ -33,7 +33,7 @@ NO_PACKAGES = echo "The packages could not be installed; pip says above why. Is 
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: chromium screenshots help demo train proof test test-all tests outside test-at-load durations constraints against installed compat check format bench conformance $(STEPS:%=conformance-%) hosts soak lowest docs site pinned secrets wheel clean python
+.PHONY: chromium valgrind instructions screenshots help demo train proof test test-all tests outside test-at-load durations constraints against installed compat check format bench conformance $(STEPS:%=conformance-%) hosts soak lowest docs site pinned secrets wheel clean python
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -151,6 +151,9 @@ constraints: | python ## renew .ci/constraints.txt, the versions that CI install
 against: $(VENV)/.installed ## this tree beside another revision, in turns: REV=… [SUITE=queue|gates|buffer|sandbox] [ROUNDS=8]
 	@$(BIN)/python -m bench.against $(REV) $(SUITE) $(if $(ROUNDS),--rounds $(ROUNDS))
 
+instructions: $(VENV)/.installed valgrind ## count what a pair, a job and a write cost in instructions: over 2% more than noted is a fault
+	$(BIN)/python -m bench.instructions
+
 lowest: $(LOWEST)/.installed ## run the tests on the oldest versions that pyproject.toml allows
 	$(LOWEST)/bin/python -m pytest $(TESTS)
 
@@ -169,6 +172,10 @@ site: $(VENV)/.installed ## build the site into build/site/, offline; a warning 
 chromium: ## a browser for the tests of the monitor's page, where there is none (Debian, as root)
 	@command -v chromium-headless-shell chromium chromium-browser google-chrome > /dev/null || \
 	  { apt-get update -qq && apt-get install -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core; }
+
+valgrind: ## what counts instructions, where there is none (Debian, as root)
+	@command -v valgrind > /dev/null || \
+	  { apt-get update -qq && apt-get install -qq --no-install-recommends valgrind; }
 
 screenshots: $(VENV)/.installed chromium ## take the pictures of the monitor's page in the docs
 	$(BIN)/python -m docs.tools.screenshots

@@ -20,7 +20,9 @@ from bench.peers import FOLDERS
 from bench.report import plot, show
 from bench.suite import Suite, judge, run, without
 
-FRAME = {"__main__", "against", "conditions", "peers", "report", "suite"}
+FRAME = {
+    "__main__", "against", "conditions", "instructions", "peers", "report", "suite",
+}  # fmt: skip
 
 
 def suites() -> list[str]:
