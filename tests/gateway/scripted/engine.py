@@ -112,6 +112,8 @@ class ScriptedEngine:
         self.faults: deque[Fault] = deque()
         self.calls: list[str] = []
         """The path of each request."""
+        self.told: list[int] = []
+        """The version that each reading of it was told."""
         self.down = False
         self.inflight = self.most_inflight = self.disconnects = 0
         self.waits = threading.Event()

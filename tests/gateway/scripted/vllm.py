@@ -34,7 +34,8 @@ class ScriptedVllm(ScriptedEngine):
         return {"object": "list", "data": [model]}
 
     async def weight_info(self, body: dict[str, Any], reply: Reply, query: dict[str, str]) -> Any:
-        return {"weight_version": str(self.version)}
+        self.told.append(self.version)
+        return {"weight_version": str(self.told[-1])}
 
     async def set_version(self, body: dict[str, Any], reply: Reply, query: dict[str, str]) -> Any:
         self.version = int(body["new_version"])
