@@ -153,7 +153,7 @@ async def _command(_: str) -> AsyncIterator[Operation]:
 async def _script(source: str, url: str) -> AsyncIterator[Operation]:
     line = await Line.opened(url)
     sha = await line.ask("SCRIPT", "LOAD", source)
-    yield lambda n: line.ask("EVALSHA", sha, "2", "bare", f"bare:{n}", "x" * 64)
+    yield lambda n: line.ask("EVALSHA", sha, "2", f"bare:{sha}", f"bare:{n}", "x" * 64)
     line.close()
 
 
