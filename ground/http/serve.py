@@ -59,13 +59,18 @@ def _holder(port: int) -> str:
                 fields = line.split()
                 if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
                     inodes.add(f"socket:[{fields[9]}]")
-    for link in Path("/proc").glob("[0-9]*/fd/*") if inodes else ():
+    for process in Path("/proc").glob("[0-9]*") if inodes else ():
         with contextlib.suppress(OSError):  # it has just ended, or is another user's
-            if os.readlink(link) in inodes:
-                process = link.parents[1]
+            if not inodes.isdisjoint(_open_in(process)):
                 where = os.readlink(process / "cwd")
                 return f" by process {process.name} ({_program(process)}, in {where})"
     return ""
+
+
+def _open_in(process: Path) -> Iterator[str]:
+    for link in os.listdir(process / "fd"):
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            yield os.readlink(process / "fd" / link)
 
 
 def _program(process: Path) -> str:
