@@ -353,7 +353,7 @@ def test_a_job_deleted_while_it_runs_stays_deleted(real_redis, queue, function, 
     here = chores.HERE = chores.Here()
     on_success = Callback(chores.on_any_end) if way else None
     job = queue.enqueue(function, on_success=on_success, **way)
-    with at_work(real_redis, **GATED, job_lease=1.5) as worker:
+    with at_work(real_redis, **GATED, job_lease=6.0) as worker:
         until(here.reached.is_set, "the job")
         job.delete()
         if again:
@@ -363,7 +363,7 @@ def test_a_job_deleted_while_it_runs_stays_deleted(real_redis, queue, function, 
         here.go_on.set()
         until(lambda: nothing_left(real_redis) == {}, "its end")
         until(lambda: not worker._shift.jobs, "its worker to know")
-        assert real_redis.hget(worker.key, "state") == b"idle"
+        until(lambda: real_redis.hget(worker.key, "state") == b"idle", "its worker to rest")
     assert job.exists(job.id, real_redis) is again
     assert real_redis.hmget(job.key, "status", "ended_at") == [b"deferred" if again else None, None]
     assert job.results() == []
