@@ -58,14 +58,14 @@ class SecuredSentinels(Fleet):
 
     @property
     def url(self) -> str:
-        """The page's, with this fleet's addresses, passwords and authority."""
+        """The page's, with this fleet's addresses and authority."""
         [line] = [line for line in PAGE.splitlines() if "=rediss+sentinel://" in line]
         url = line.partition("=")[2]
         hosts = ",".join(f"{HOST}:{sentinel.seen_at}" for sentinel in self.sentinels)
         for on_the_page, here in (
-            ("s1,s2,s3", hosts), ("PASSWORD", "CHANGE-ME"), ("OTHER", "CHANGE-ME-TOO"),
+            ("s1,s2,s3", hosts),
             ("/etc/penstock/ca.pem", str(self.authority)),
-        ):  # fmt: skip
+        ):
             assert on_the_page in url
             url = url.replace(on_the_page, here)
         return url

@@ -17,7 +17,7 @@ from jail.models import (
     CodeRequest,
     CodeResult,
     CommandResult,
-    judge,
+    kind_of_end,
     truncate,
 )
 
@@ -196,7 +196,7 @@ VERDICTS = [
 
 @pytest.mark.parametrize(("status", "compiled", "ran", "kind", "reason"), VERDICTS)
 def test_whose_doing_an_end_was(status, compiled, ran, kind, reason):
-    assert judge(status, compiled, ran) == (kind, reason)
+    assert kind_of_end(status, compiled, ran) == (kind, reason)
     result = CodeResult(status=status, compile_result=compiled, run_result=ran)
     assert (result.error_kind, result.error_reason, result.ok) == (kind, reason, kind == "none")
 
