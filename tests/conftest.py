@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import gc
+import logging
 import os
 import signal
 import sys
@@ -55,12 +56,13 @@ os.environ.pop("SSL_CERT_DIR", None)
 
 
 def pytest_runtest_setup() -> None:
-    """Tests, and what they start, obey Ctrl-C.
+    """Tests, and what they start, obey Ctrl-C, and what we log is seen.
 
-    A shell has what it begins in the background ignore it, and a worker of RQ's own that ran in
-    this process leaves its handler.
+    A shell has what it begins in the background ignore it. A worker that ran in this process leaves
+    RQ's handler, and the level that it gave our log.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    logging.getLogger("penstock").setLevel(logging.NOTSET)
 
 
 def pytest_collection_finish() -> None:

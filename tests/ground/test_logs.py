@@ -17,10 +17,9 @@ LOGGER = logging.getLogger("penstock.test")
 
 @pytest.fixture(autouse=True)
 def loggers_as_they_were():
-    """The root; and ours, whose level a worker of an earlier test has set as RQ does."""
+    """The root, and ours."""
     loggers = [logging.getLogger(), logging.getLogger("penstock")]
     before = [(logger.handlers[:], logger.level) for logger in loggers]
-    loggers[1].setLevel(logging.NOTSET)
     yield
     for logger, (handlers, level) in zip(loggers, before, strict=True):
         logger.handlers[:] = handlers
