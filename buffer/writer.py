@@ -32,7 +32,7 @@ class Outcome(StrEnum):
 
 
 OUTCOMES = (None, *Outcome)
-"""By the code of put.lua."""
+"""By the code of put_item.lua."""
 
 
 _alike = attrgetter("id", "round", "slot", "fence", "lowest", "highest")

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from ground.errors import PenstockError
-from ground.schema import Versioned
+from ground.message_versions import Versioned
 from jail.errors import RequestRefused, SandboxFailure, unreadable
 
 

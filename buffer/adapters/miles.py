@@ -10,7 +10,7 @@ import contextlib
 from importlib import import_module
 from typing import Any
 
-from buffer.adapters.found import log_found
+from buffer.adapters.leftover_groups import log_found
 from buffer.adapters.samples import first_of, item_of, trajectory_of
 from buffer.batch import Batch
 from buffer.errors import BufferFull

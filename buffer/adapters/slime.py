@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from buffer.adapters.found import log_found
+from buffer.adapters.leftover_groups import log_found
 from buffer.adapters.samples import (
     Known,
     first_of,

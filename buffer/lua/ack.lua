@@ -2,7 +2,7 @@
 -- KEYS   root
 -- ARGV   receipt
 -- REPLY  1 when consumed now or before, 2 when a part is: repeat it; 0 when the lease had ended or was never given
--- include: life.lua
+-- include: group_life.lua
 return whole(function()
   local state = redis.call('HGET', at('batch:' .. RECEIPT), 'state')
   if state == 'leased' or state == 'consuming' then

@@ -6,10 +6,10 @@
 -- REPLY  {next_due_ms, version(that of the whole batch; empty without a policy), oldest(tokens of older
 --        versions are masked; empty if none are), then for each group: gid id_json why start(empty without a
 --        policy) bytes(empty if any number may come)}; only the first three when the lease has ended
--- include: due.lua
+-- include: timeouts.lua
 -- include: next_due.lua
--- include: taking.lua
--- include: offer.lua
+-- include: lease_group.lua
+-- include: ready_order.lua
 local ends, owned = now + LEASE_MS, #ARGV - REST + 1
 local batch = {receipt = RECEIPT, key = at('batch:' .. RECEIPT), want = tonumber(WANT),
   reply = {0, policy and tostring(policy.version) or '', ''}, has = {},

@@ -3,7 +3,7 @@
 -- KEYS   root
 -- ARGV   limit
 -- REPLY  groups and slots dropped; 0 when nothing is left but the settings and the version
--- include: life.lua
+-- include: group_life.lua
 return whole(function()
   local dropped, left = 0, tonumber(LIMIT)
 

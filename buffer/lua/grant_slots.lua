@@ -8,9 +8,9 @@
 --        has steps left, which catch_up.lua does)
 --        then for each slot: id fence gid id_json start attempt missing parts(a JSON list of what was parked)};
 --        repeating an ask repeats its slots, as long as their first lease
--- include: due.lua
+-- include: timeouts.lua
 -- include: next_due.lua
--- include: making.lua
+-- include: slot_group.lua
 -- include: idle.lua
 if not terms then return redis.error_reply('NOPOLICY ' .. ROOT) end
 

@@ -5,7 +5,7 @@
 --        lowest highest payload
 -- REPLY  items parked, 0 if this is a repeat; -1 when the slot is over, -2 when an item is of a version
 --        never published, -3 when one is of another instance than the slot's
--- include: making.lua
+-- include: slot_group.lua
 return whole(function()
   local group, parked, last = nil, 0, FENCE
   for _, _, _, uid, segment, _, highest in each_item() do

@@ -5,7 +5,7 @@
 local policy, outstanding
 local terms -- the policy's settings, also before a trainer has published
 local touched, ring_late = false, false
-local save_seen -- the figures of what was written; seen.lua has them
+local save_seen -- the figures of what was written; meta_info.lua has them
 local unplaced -- a new group while it is written, and in no index yet: else it would stay for good
 local end_too_old -- a ready group that is too old; slots.lua says what happens to it
 

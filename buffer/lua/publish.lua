@@ -6,7 +6,7 @@
 -- REPLY  {done, version, line, more(1: catch_up.lua has further steps), stale(groups past the bound),
 --        returned, gone(groups trained on since, of which nothing is kept)}; done is 0 when another
 --        trainer publishes, 2 while the last publication has steps left: this one is to be repeated
--- include: chores.lua
+-- include: all_groups_in_steps.lua
 -- include: idle.lua
 local version = tonumber(VERSION)
 local MOST_VERSIONS = 256 -- whose trained groups are counted

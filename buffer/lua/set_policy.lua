@@ -2,7 +2,7 @@
 -- KEYS   root
 -- ARGV   for each: name value
 -- REPLY  1 if groups are to be looked at for it: catch_up.lua does that
--- include: chores.lua
+-- include: all_groups_in_steps.lua
 return whole(function()
   for name, value in each() do redis.call('HSET', at('policy'), name, value) end
   if not policy then return 0 end

@@ -1,5 +1,5 @@
 -- slots.lua: how a slot ends before its group has its items, and what happens to what is too old.
--- include: life.lua
+-- include: group_life.lua
 -- Its items go; what it had to say of them goes last.
 local function empty(gid)
   local bytes = bytes_of(gid)

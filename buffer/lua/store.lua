@@ -1,11 +1,11 @@
 -- store.lua: puts items of one group into it, and into the next rounds that they open.
--- include: due.lua
+-- include: timeouts.lua
 -- include: next_due.lua
 -- include: idle.lua
--- include: making.lua
+-- include: slot_group.lua
 -- include: rewards.lua
--- include: seen.lua
--- include: put.lua
+-- include: meta_info.lua
+-- include: put_item.lua
 -- include: keep.lua
 local codes, tally_of = {}, {0, 0, 0, 0, 0, 0, 0, 0}
 

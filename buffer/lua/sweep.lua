@@ -3,11 +3,11 @@
 -- KEYS   root
 -- ARGV   limit served gap_ms
 -- REPLY  {done, next_due_ms, available(groups that a take would get; -1 if served)}
--- include: due.lua
--- include: chores.lua
+-- include: timeouts.lua
+-- include: all_groups_in_steps.lua
 -- include: next_due.lua
 -- include: idle.lua
--- include: offer.lua
+-- include: ready_order.lua
 -- Libraries that went on without a server renewed by a clock that is set back now: no slot, and no
 -- place in the line, lasts longer than if it were granted now.
 local function shorten_leases()

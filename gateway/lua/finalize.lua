@@ -3,7 +3,7 @@
 -- KEYS   root
 -- ARGV   sid snap reward(tells one end from another) stays_ms answer, then its item as in write.lua
 -- REPLY  {unknown} | {moved} (its log changed since it was read) | {differs} | {final, answer} |
---        {full, wait_ms} | {unpublished} | {foreign} | {put, outcome as in put.lua}
+--        {full, wait_ms} | {unpublished} | {foreign} | {put, outcome as in put_item.lua}
 -- include: buffer:store.lua
 -- include: session.lua
 return whole(function()

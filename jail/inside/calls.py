@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, BinaryIO, NoReturn
 
-from . import users, watching
+from . import folder_changes, users
 from .packing import NEW, PIECE, READ, about_of, dress, entries, fill, give, pack, put, unpack
 from .place import Place
 
@@ -44,7 +44,7 @@ def prepared(order: dict[str, Any], place: Place) -> list[int]:
         return place.changed()
     if order.get("call") == "watch":
         try:
-            return [watching.opened()]
+            return [folder_changes.opened()]
         except OSError as problem:
             if problem.errno != errno.EMFILE:
                 raise  # else the call says it
@@ -313,7 +313,7 @@ def _watch(path: str, recursive: bool, kept: list[int], **_: Any) -> None:
     if not kept:
         why = "this machine watches as many folders as fs.inotify.max_user_instances says"
         raise OSError(errno.EMFILE, why)
-    watching.tell(kept[0], _named(path), recursive)
+    folder_changes.tell(kept[0], _named(path), recursive)
 
 
 _CALLS: dict[str, Callable[..., Any]] = {

@@ -18,8 +18,8 @@ from typing import Any
 from . import files, program, root, syscalls, template, verdict, wire
 from .clock import Clock
 from .job import Job
-from .meter import Meter
 from .namespaces import Namespaces
+from .usage_meter import Meter
 from .verdict import Running, facts
 
 _LONGEST_ORDER = 1 << 16

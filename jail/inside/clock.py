@@ -1,6 +1,6 @@
 """A program's limit of time by the clock."""
 
-from .meter import Meter, wants_to_run
+from .usage_meter import Meter, wants_to_run
 
 _TICK, _FIRST_LOOK = 0.02, 0.005  # seconds
 _IDLE = 0.5  # seconds

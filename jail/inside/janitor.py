@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from . import syscalls
-from .meter import threads_of
+from .usage_meter import threads_of
 
 _PREFIX = "penstock-jails-"
 _FAREWELL = 1000  # milliseconds for the last files; what takes longer goes on by itself

@@ -3,8 +3,8 @@ cases."""
 
 from typing import NamedTuple
 
-from .meter import Evidence, Meter
 from .place import Place
+from .usage_meter import Evidence, Meter
 from .verdict import Running
 
 PROGRAM, SESSION, CASES, COMMANDS = "program", "session", "cases", "commands"

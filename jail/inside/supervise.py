@@ -16,8 +16,8 @@ from typing import Any
 from . import cases, commands, files, program, verdict, wire
 from .clock import Clock
 from .job import CASES, COMMANDS, PROGRAM, Job
-from .meter import Evidence, Meter, kills_on_machine
 from .place import Place, Refused
+from .usage_meter import Evidence, Meter, kills_on_machine
 from .verdict import Running
 from .wire import Socket
 

@@ -7,7 +7,7 @@ import struct
 import time
 from typing import Any
 
-from .meter import Evidence, Meter
+from .usage_meter import Evidence, Meter
 from .wire import Socket
 
 _NO_THREAD = b"can't start new thread"  # refused as a fork is, or there is no memory for its stack

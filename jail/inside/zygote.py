@@ -109,9 +109,9 @@ def _place(config: dict[str, Any]) -> Place:
         return image.Image(config, users.Users(*config["users"]))
     if config["level"] == "ns":
         return namespaces.Namespaces(config)
-    from . import folder
+    from . import without_namespaces
 
-    return folder.Folder(config)
+    return without_namespaces.Folder(config)
 
 
 def warm(config: dict[str, Any]) -> dict[str, Any]:

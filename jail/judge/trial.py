@@ -15,11 +15,11 @@ from ground import tracing
 from jail.answer import command_result_of
 from jail.errors import SandboxFailure
 from jail.jails import Jails
-from jail.judge.apart.check import answer_in
+from jail.judge.apart.assertions import answer_in
 from jail.judge.builds import Build, Builds, NotBuilt
-from jail.judge.checking import Checking
+from jail.judge.checkers import Checking
 from jail.judge.compare import accepted, may_accept
-from jail.judge.found import CaseVerdict, Found
+from jail.judge.findings import CaseVerdict, Found
 from jail.judge.lane import MOST_CHECK, Errand, Lane, LaneLost
 from jail.judge.models import WALL_FACTOR, JudgeRequest, JudgeResult
 from jail.judge.printed import CUT

@@ -23,8 +23,8 @@ from typing import Any, Literal, NamedTuple, cast
 
 from jail.inside.values import Other, plain, text_of, thing
 from jail.judge.apart import cpp, nodejs
-from jail.judge.apart.check import apart_of
-from jail.judge.found import COMMENT, CaseVerdict
+from jail.judge.apart.assertions import apart_of
+from jail.judge.findings import COMMENT, CaseVerdict
 from jail.judge.models import Compare, JudgeRequest
 from jail.judge.suite import Case
 

@@ -11,7 +11,7 @@
 -- score it had. The score of a permit granted at once is that of the last who came before it.
 -- include: marks.lua if full
 -- include: line.lua
--- include: releasing.lua
+-- include: fenced_release.lua
 local join = JOIN % 2 == 1
 release(each_released())
 expire()

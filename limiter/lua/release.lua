@@ -3,9 +3,9 @@
 -- ARGV   limit rate burst process, then for each: id fence
 -- REPLY  {now_us, wake_us, grants, how many were still held}
 --
--- A permit that its holder has lost stays with its next one: `release` in `releasing.lua` compares the fences.
+-- A permit that its holder has lost stays with its next one: `release` in `fenced_release.lua` compares the fences.
 -- include: line.lua
--- include: releasing.lua
+-- include: fenced_release.lua
 release(each())
 expire()
 hand_over()

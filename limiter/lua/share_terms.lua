@@ -1,5 +1,5 @@
 -- share_terms.lua: what an operator sees of a gate's shares, and sets.
--- include: shares.lua
+-- include: next_share.lua
 --
 -- Both act on `gate.sharing`, of a gate that has shares.
 

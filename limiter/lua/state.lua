@@ -52,8 +52,8 @@ end
 
 -- include: adapt.lua if full
 -- include: weigh.lua if full
--- include: shares.lua if full
--- include: plain_releasing.lua or full_releasing.lua if full
+-- include: next_share.lua if full
+-- include: plain_fenced_release.lua or full_fenced_release.lua if full
 
 -- Write the gate's changed fields, in one command.
 local function save()

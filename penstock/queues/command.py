@@ -22,7 +22,7 @@ from penstock.options import (
 from penstock.startup import fleets_redis
 from penstock.tables import Table
 from worker import CodeQueue
-from worker.queue.dropped import REASONS, Dropped, dropped_of
+from worker.queue.dropped_jobs import REASONS, Dropped, dropped_of
 
 
 @click.group(

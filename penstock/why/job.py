@@ -11,7 +11,7 @@ from penstock.fleet import FleetReader
 from penstock.fleet.one_job import Stored, first_line, stored_job
 from penstock.why.model import Explained, Fact, Look, cut, many, seconds
 from penstock.why.verdict import Reading, Request, Result, of_result
-from worker.queue.dropped import REASONS
+from worker.queue.dropped_jobs import REASONS
 from worker.queue.order import FUNCTION, JUDGE
 
 _KINDS: dict[str, tuple[type[Request], type[Result]]] = {

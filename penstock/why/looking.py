@@ -13,7 +13,7 @@ from penstock.why.job import KEPT, explain_job
 from penstock.why.model import Explained
 from penstock.why.sandbox import explain_sandboxes
 from penstock.why.session import explain_session
-from worker.queue.dropped import REASONS
+from worker.queue.dropped_jobs import REASONS
 
 _OPEN_SESSIONS = 1000  # of a task, among which one is looked for by its item's uid
 _DROPPED = 1000

@@ -17,8 +17,8 @@ def test_the_arithmetic_of_turns_is_in_one_script() -> None:
     shares = [file for file in scripts() if file.parent.parent.name in ("limiter", "queue")]
     assert holding("ZREMRANGEBYRANK", shares) == ["limiter/lua/turns.lua"]
     assert set(holding(r"include: (limiter:)?turns\.lua", shares)) == {
-        "limiter/lua/shares.lua",
-        "worker/queue/lua/shares.lua",
+        "limiter/lua/next_share.lua",
+        "worker/queue/lua/next_share.lua",
     }
 
 

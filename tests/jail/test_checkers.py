@@ -3,9 +3,9 @@
 import pytest
 
 from jail import LocalSandbox
-from jail.judge import checking
-from jail.judge.checking import verdict_by
-from jail.judge.found import CaseVerdict
+from jail.judge import checkers
+from jail.judge.checkers import verdict_by
+from jail.judge.findings import CaseVerdict
 from jail.judge.models import Checker
 from jail.judge.trial import _of_both
 from jail.outcome import Step
@@ -121,7 +121,7 @@ async def test_an_interactor_that_hangs_or_fails_is_not_its_programs_fault(
     sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     if how == "hangs asleep":
-        monkeypatch.setattr(checking, "_PATIENCE", 0.1)
+        monkeypatch.setattr(checkers, "_PATIENCE", 0.1)
     code, program, letter, reason = INTERACTORS[how]
     interactor = {"code": code, "language": "python", "timeout": 0.5}
     cases: Cases = [("", None)]

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from jail.errors import LimitRefused
-from jail.inside import files, folder, supervise, verdict, wire
+from jail.inside import files, supervise, verdict, wire, without_namespaces
 from jail.jails import Jails
 from jail.limits import DEFAULTS
 from jail.outcome import Program
@@ -131,7 +131,7 @@ async def test_a_full_disk_is_the_requests_doing_where_its_size_was_set_and_else
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    class Full(folder.Folder):
+    class Full(without_namespaces.Folder):
         def __init__(self) -> None:
             self.limited, self.writable, self.scratch = limited, "nothing", "/"
 
@@ -149,7 +149,7 @@ async def test_why_a_process_was_never_the_program_is_told_if_its_order_comes_to
     said, saying = os.pipe()
     os.write(saying, b"!PermissionError: no way")
     os.close(saying)
-    place = folder.Folder.__new__(folder.Folder)
+    place = without_namespaces.Folder.__new__(without_namespaces.Folder)
     job = supervise.Job(
         said, -1, what="program", channel=None, joins=[], evidence=None, place=place, killed=0
     )

@@ -33,7 +33,7 @@ def test_every_counter_of_a_queue() -> None:
 
 
 def test_every_counter_of_the_buffer() -> None:
-    life = (ROOT / "buffer/lua/life.lua").read_text()
+    life = (ROOT / "buffer/lua/group_life.lua").read_text()
     written = re.search(r"\{('stored'.*)\}", (ROOT / "buffer/lua/store.lua").read_text())
     assert written is not None
     ended = {"consumed", "invalid", "expired", "quarantined"}

@@ -10,7 +10,7 @@ from tests.harness.servers import until
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import at_work, burst, open_queue
 from worker import CodeQueue
-from worker.queue.dropped import REASONS
+from worker.queue.dropped_jobs import REASONS
 
 
 @pytest.fixture

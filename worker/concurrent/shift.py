@@ -36,7 +36,7 @@ from worker.concurrent.rq_job import claimed_job
 from worker.concurrent.running import ClaimedJob, Outcome, RunningJobs, WorkerDied
 from worker.concurrent.threads import Threads
 from worker.judging.reading import close_readers_here
-from worker.queue.dropped import REASONS
+from worker.queue.dropped_jobs import REASONS
 from worker.run.choice import close_sandboxes_here
 from worker.run.turn import Room
 from worker.settings import WorkerSettings

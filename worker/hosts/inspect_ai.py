@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ground.process import on_process_loop
 from jail.errors import SandboxFailure
-from worker.hosts.here import lifecycle_here
+from worker.hosts.process_lifecycle import lifecycle_here
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.provider import FileRefused, SandboxSpec
 from worker.lifecycle.reaper.reaper import Reaper

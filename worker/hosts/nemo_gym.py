@@ -30,7 +30,7 @@ from pydantic import BaseModel
 from ground import PenstockError
 from ground.process import aside
 from worker.hosts.grading import Grade
-from worker.hosts.here import lifecycle_here
+from worker.hosts.process_lifecycle import lifecycle_here
 from worker.lifecycle.provider import SandboxSpec as OurSpec
 from worker.lifecycle.sandbox import OpenSandbox
 

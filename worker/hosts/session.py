@@ -25,7 +25,7 @@ from redis.exceptions import RedisError
 from ground.process import from_thread, on_process_loop, process_loop
 from jail.errors import RequestRefused, SandboxFailure
 from jail.models import CodeRequest, CodeResult
-from worker.hosts.here import lifecycle_here
+from worker.hosts.process_lifecycle import lifecycle_here
 from worker.lifecycle.code import run_in
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.provider import SandboxSpec

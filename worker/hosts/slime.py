@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from ground import PenstockError
 from worker.hosts.grading import Grade, Grader
-from worker.hosts.here import lifecycle_here
+from worker.hosts.process_lifecycle import lifecycle_here
 from worker.lifecycle.provider import FILE_ERRORS, SandboxSpec
 from worker.lifecycle.sandbox import OpenSandbox
 

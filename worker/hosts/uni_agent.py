@@ -15,7 +15,7 @@ from uni_agent.sandbox.base import ExecResult, Sandbox, SandboxConfig
 from uni_agent.sandbox.registry import register_sandbox
 
 from jail.errors import SandboxFailure
-from worker.hosts.here import lifecycle_here
+from worker.hosts.process_lifecycle import lifecycle_here
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.provider import SandboxSpec
 from worker.lifecycle.sandbox import OpenSandbox

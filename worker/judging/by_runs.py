@@ -17,9 +17,9 @@ from typing import Any
 from ground import tracing
 from ground.tasks import ended
 from jail.errors import RequestRefused, SandboxFailure
-from jail.judge.apart import check as apart
+from jail.judge.apart import assertions as apart
 from jail.judge.compare import accepted, may_accept
-from jail.judge.found import CaseVerdict, Found
+from jail.judge.findings import CaseVerdict, Found
 from jail.judge.models import Compare, JudgeRequest, JudgeResult, Letter
 from jail.judge.printed import Compared, as_known
 from jail.judge.program import answer_in, marked, script_of, text_of

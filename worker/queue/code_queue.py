@@ -18,8 +18,8 @@ from ground.redis.connect import AnyRedis, target_of
 from jail.judge.asking import CaseSource, JudgeOptions
 from jail.judge.models import JudgeResult
 from jail.models import CodeResult
-from worker.queue.asked import Asked
 from worker.queue.handle import Handle, as_completed, read_outcome
+from worker.queue.judge_by_queue import Asked
 from worker.queue.order import JobHash, Order
 from worker.queue.shares import Charge, QueueShares, Shares
 from worker.queue.submitting import Program, Submitter

@@ -7,8 +7,8 @@ from ground.redis.answers import ThreadAnswer
 from jail.judge.asking import CaseSource, JudgeOptions
 from jail.judge.models import JudgeResult
 from jail.models import CodeResult
-from worker.queue.asked import Asked, without_a_loop
 from worker.queue.handle import SyncHandle, read_outcome, sync_as_completed
+from worker.queue.judge_by_queue import Asked, without_a_loop
 from worker.queue.order import Order
 from worker.queue.shares import Charge, QueueShares, Shares
 from worker.queue.submitting import Program, Submitter

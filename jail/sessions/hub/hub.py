@@ -19,12 +19,11 @@ from pathlib import Path
 from jail.errors import SandboxError, SandboxFailure, SandboxUnavailable
 from jail.images import ImageError
 from jail.images.settings import ImageSettings
-from jail.parting import part
 from jail.sandbox import LocalSandbox
 from jail.sessions.errors import ProcessGone, SessionGone, SessionRefused, SessionTrouble
 from jail.sessions.hub import programs
 from jail.sessions.hub.calls import Call, check_command, check_seconds, refused, shown
-from jail.sessions.hub.kept import KeptSession
+from jail.sessions.hub.hub_session import KeptSession
 from jail.sessions.hub.sessions import KeptSessions
 from jail.sessions.hub.starts import Starts
 from jail.sessions.hub.streams import Streams
@@ -33,6 +32,7 @@ from jail.sessions.launch import give_up
 from jail.sessions.settings import SessionSettings
 from jail.sessions.wire import Frame, check_signal, check_size, fields_of_failure, receive_call
 from jail.settings import SandboxSettings
+from jail.socket_end import part
 
 log = logging.getLogger(__name__)
 

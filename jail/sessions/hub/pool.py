@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from jail.limits import Limits
-from jail.sessions.hub.kept import KeptSession
+from jail.sessions.hub.hub_session import KeptSession
 
 Kind = tuple[str, Limits]
 Begin = Callable[[Callable[[], None]], Awaitable[KeptSession]]  # what to call at its end

@@ -13,10 +13,10 @@ from jail.errors import SandboxFailure
 from jail.judge.models import JudgeRequest
 from jail.judge.suite import Case
 from jail.models import CodeRequest
-from jail.parting import part
 from jail.sandbox import LocalSandbox
 from jail.sessions.hub.calls import Call
 from jail.sessions.wire import failure_of, fields_of_failure
+from jail.socket_end import part
 
 
 async def run(sandbox: LocalSandbox, call: Call) -> None:

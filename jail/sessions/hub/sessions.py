@@ -22,7 +22,7 @@ from jail.sessions.errors import (
     TooManySessions,
 )
 from jail.sessions.hub.calls import check_request
-from jail.sessions.hub.kept import KeptSession, inherited
+from jail.sessions.hub.hub_session import KeptSession, inherited
 from jail.sessions.hub.pool import Pool, Shelf, kind_of
 from jail.sessions.hub.starts import ImageStart, Starts
 from jail.sessions.hub.way_out import WayOut

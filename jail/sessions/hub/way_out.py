@@ -17,7 +17,7 @@ from typing import Any
 from jail import network
 from jail.network.rules import BadRule, ceiling, denials, outside, rules
 from jail.sessions.errors import SessionRefused, SessionTrouble
-from jail.sessions.hub.kept import KeptSession
+from jail.sessions.hub.hub_session import KeptSession
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from jail.judge.apart.check import answer_in, apart_of
+from jail.judge.apart.assertions import answer_in, apart_of
 from jail.judge.apart.parts import MARK
 from jail.judge.models import Compare
 from jail.judge.values import Wanted, are_right

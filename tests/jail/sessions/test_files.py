@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from jail.inside import calls, watching
+from jail.inside import calls, folder_changes
 from jail.sessions import (
     Change,
     CommandRequest,
@@ -212,7 +212,7 @@ async def test_a_machine_that_may_watch_no_more_says_so_as_one_that_is_full(fold
     def none(*_):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(watching, "opened", none)
+    monkeypatch.setattr(folder_changes, "opened", none)
     assert calls.prepared({"call": "watch"}, None) == []
     with pytest.raises(OSError, match="max_user_instances") as refused:
         calls._watch(path=".", recursive=False, kept=[])

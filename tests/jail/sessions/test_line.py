@@ -12,8 +12,8 @@ import pytest
 
 from jail.limits import Limits
 from jail.sessions import SessionTrouble
-from jail.sessions.hub.kept import KeptSession
-from jail.sessions.hub.line import InitLine
+from jail.sessions.hub.hub_session import KeptSession
+from jail.sessions.hub.line_to_init import InitLine
 
 
 class Given:

@@ -8,7 +8,7 @@ import pytest
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import LEASE, burst, nothing_left, open_queue
 from worker.concurrent.commands import SCRIPTS, WorkCommands
-from worker.queue.dropped import REASONS, dropped_of
+from worker.queue.dropped_jobs import REASONS, dropped_of
 
 GATED = {"gate": "code", "gate_limit": 8}
 

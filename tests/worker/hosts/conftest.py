@@ -11,7 +11,7 @@ import ground
 from ground import process
 from tests.harness.servers import PrivateRedis
 from tests.worker.hosts.boxes import Boxes
-from worker.hosts.here import lifecycle_here
+from worker.hosts.process_lifecycle import lifecycle_here
 from worker.run.choice import close_sandboxes_here
 from worker.settings import worker_settings
 

@@ -11,7 +11,7 @@ import pytest
 from ground import SettingError
 from tests.architecture.source import ROOT
 from tests.harness import doomed, killing
-from worker.hosts.here import lifecycle_here
+from worker.hosts.process_lifecycle import lifecycle_here
 from worker.hosts.session import CodeSession
 from worker.lifecycle.provider import SandboxSpec
 

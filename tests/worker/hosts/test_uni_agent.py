@@ -14,7 +14,7 @@ host("uni-agent")
 from uni_agent.sandbox import SandboxConfig, build_sandbox  # noqa: E402
 from uni_agent.sandbox.registry import SANDBOX_REGISTRY  # noqa: E402
 
-from worker.hosts.here import lifecycle_here  # noqa: E402
+from worker.hosts.process_lifecycle import lifecycle_here  # noqa: E402
 from worker.hosts.uni_agent import PenstockSandbox  # noqa: E402
 from worker.lifecycle import SandboxLost, StartRefused  # noqa: E402
 

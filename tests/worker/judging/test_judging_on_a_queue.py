@@ -19,7 +19,7 @@ from worker import CodeQueue, JobFailed, RequestRefused, jobs
 from worker.allowed import allowed
 from worker.judging.progress import listening
 from worker.queue import submitting
-from worker.queue.asked import Asked
+from worker.queue.judge_by_queue import Asked
 from worker.queue.suite_store import MISSING, SuiteStore, value_of
 
 ECHO = "tests.jail.judge.echo_judge.EchoJudge"

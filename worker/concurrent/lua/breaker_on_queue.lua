@@ -1,6 +1,6 @@
 -- breaker_on_queue.lua: the breaker of a queue without a gate. Its state is in the queue's own hash.
 -- include: limiter:breaker.lua
--- include: worker.queue:waking.lua
+-- include: worker.queue:wake_workers.lua
 local paused = call('HGET', WORK, 'paused')
 local broken = paused and breakers().read(paused)
 

@@ -19,7 +19,7 @@
 -- leaves it to the worker's next queue.
 -- include: ungated.lua or gated.lua
 -- include: records.lua
--- include: worker.queue:shares.lua
+-- include: worker.queue:next_share.lua
 local MOST_BYTES, YEAR = 16 * 1024 * 1024, 31536000 -- so long RQ keeps failures
 local OVER = { finished = true, failed = true, stopped = true, canceled = true }
 local moment = rq_time()

@@ -8,7 +8,7 @@
 --         | 3 put off: it has no outcome, the breaker is open, and it waits in its queue again
 -- include: ungated.lua or gated.lua
 -- include: records.lua
--- include: worker.queue:shares.lua
+-- include: worker.queue:next_share.lua
 -- include: counts.lua
 -- include: without_breaker.lua or with_breaker.lua
 -- include: putting_off.lua if with_breaker

@@ -1,6 +1,6 @@
 -- putting_back.lua: what was taken from a queue, at its front again. It needs the key jobs.
 -- include: records.lua
--- include: worker.queue:shares.lua
+-- include: worker.queue:next_share.lua
 
 -- In front of its share's list, but behind jobs that came back and were enqueued earlier. Those stand
 -- in their order, so this looks at few of them: at twice as many each time, then by halves.

@@ -12,7 +12,7 @@
 -- of one from before.
 local call = redis.call
 -- include: try.lua
--- include: shares.lua
+-- include: next_share.lua
 local NAME = string.sub(JOBS, 10) -- rq:queue:<name>
 if SHARE ~= '' and not shares().admit(SHARE) then SHARE = '' end
 local hash = { 'penstock_reply_to', REPLY_TO }

@@ -3,6 +3,6 @@
 -- ARGV   (none)
 -- REPLY  jobs in that list
 local call = redis.call
--- include: shares.lua
+-- include: next_share.lua
 feed_shares()
 return call('LLEN', JOBS)

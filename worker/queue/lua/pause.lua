@@ -3,7 +3,7 @@
 -- ARGV   paused(1|0)
 -- REPLY  workers that were woken
 local call = redis.call
--- include: waking.lua
+-- include: wake_workers.lua
 if PAUSED == '1' then
   call('HDEL', WORK, 'paused_why')
   call('HSET', WORK, 'paused', 1)

@@ -5,7 +5,7 @@
 --         shares with jobs,
 --         {share, jobs that wait, its weight or ''} each}
 local call = redis.call
--- include: shares.lua
+-- include: next_share.lua
 local terms = call('HMGET', WEIGHTS, '*', '~seconds')
 local reply, shown = { terms[1] or '1', terms[2] or '', shares().waiting() }, { ['*'] = true, ['~seconds'] = true }
 

@@ -4,7 +4,7 @@
 --        then for each: share('*' for those without a weight of their own) weight('' to forget it)
 -- REPLY  1 | 0 there would be more: nothing has changed
 local call = redis.call
--- include: shares.lua
+-- include: next_share.lua
 local before, more = {}, 0
 
 local function note(share)

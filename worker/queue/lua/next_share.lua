@@ -1,4 +1,4 @@
--- shares.lua: who is next among the shares of one queue. It needs the key jobs, and `call`.
+-- next_share.lua: who is next among the shares of one queue. It needs the key jobs, and `call`.
 --
 -- A job with a share waits in the list of its share, rq:queue:<name>~<share>; all others, and what
 -- RQ's own clients enqueue, wait in the queue's list, which counts as the share ''. Shares that have jobs

@@ -1,4 +1,4 @@
--- put.lua: what happens to one item: 1 stored 2 repeated 3 late 4 surplus 5 full 6 lost 8 foreign;
+-- put_item.lua: what happens to one item: 1 stored 2 repeated 3 late 4 surplus 5 full 6 lost 8 foreign;
 -- 0: it is the next round's.
 local MOST_RAW = 2000000 -- entries, two for each item: while nobody takes, the newest million
 

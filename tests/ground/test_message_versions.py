@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from ground import VersionError
-from ground.schema import Versioned
+from ground.message_versions import Versioned
 
 
 class First(Versioned):

@@ -1,4 +1,4 @@
--- releasing.lua: permits are given back by those who hold them. The fence of each is compared here: a late release
+-- fenced_release.lua: permits are given back by those who hold them. The fence of each is compared here: a late release
 -- by a former holder has an older one, and changes nothing.
 -- include: state.lua
 

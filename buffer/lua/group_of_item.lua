@@ -1,4 +1,4 @@
--- place.lua: which group an item belongs to, and whether that group takes it.
+-- group_of_item.lua: which group an item belongs to, and whether that group takes it.
 -- include: room.lua
 local closed_before
 

@@ -1,4 +1,4 @@
--- seen.lua: what was written since the last read, for meta_info: kept as running figures
+-- meta_info.lua: what was written since the last read, for meta_info: kept as running figures
 -- (Welford's), so that no read has to look at every item again.
 local seen
 

@@ -1,4 +1,4 @@
--- life.lua: the steps of a group's life: open, ready, leased, consumed; or discarded.
+-- group_life.lua: the steps of a group's life: open, ready, leased, consumed; or discarded.
 -- include: ready.lua
 -- It is no longer outstanding, and counts no more: its slot, its place by age, its parked items go.
 local function leave_outstanding(gid, slot)

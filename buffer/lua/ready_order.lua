@@ -1,4 +1,4 @@
--- offer.lua: the ready groups in the order in which they are taken.
+-- ready_order.lua: the ready groups in the order in which they are taken.
 -- include: policy.lua
 -- Under a policy they have scores, whose whole part is the group's start, or its target.
 local function offered(skip, want, ...)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from jail.judge.found import CaseVerdict, Found
+from jail.judge.findings import CaseVerdict, Found
 from jail.judge.models import JudgeRequest
 from jail.outcome import Step
 

@@ -16,7 +16,7 @@ from io import FileIO
 
 from jail.jails import Jails
 from jail.judge.builds import Build
-from jail.judge.found import COMMENT, CaseVerdict
+from jail.judge.findings import COMMENT, CaseVerdict
 from jail.judge.lane import Errand, Lane
 from jail.judge.models import Checker
 from jail.judge.suite import Case

@@ -1,4 +1,4 @@
--- shares.lua: who is next among the shares of a gate's line, lane by lane.
+-- next_share.lua: who is next among the shares of a gate's line, lane by lane.
 -- include: state.lua
 -- include: turns.lua
 --

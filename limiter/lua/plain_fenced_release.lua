@@ -1,4 +1,4 @@
--- plain_releasing.lua: how permits end that cost one each, at a gate that learns nothing from that.
+-- plain_fenced_release.lua: how permits end that cost one each, at a gate that learns nothing from that.
 -- include: state.lua
 
 local function save_kind() end

@@ -10,10 +10,10 @@ from typing import cast
 import pytest
 
 from jail import Limits
-from jail.inside import meter as scales
+from jail.inside import usage_meter as scales
 from jail.inside.job import Job
-from jail.inside.meter import Evidence, Meter
 from jail.inside.place import Place
+from jail.inside.usage_meter import Evidence, Meter
 from jail.inside.verdict import Running
 from jail.limits import DEFAULTS
 

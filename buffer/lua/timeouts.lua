@@ -1,4 +1,4 @@
--- due.lua: what time alone brings about: groups time out, leases end, what was kept goes.
+-- timeouts.lua: what time alone brings about: groups time out, leases end, what was kept goes.
 -- include: end_batch.lua
 -- Somebody makes it, or it waits for the next slot.
 local function is_for_slots(gid)

@@ -1,4 +1,4 @@
--- full_releasing.lua: how permits end that may have a cost, a share, and a report on the service.
+-- full_fenced_release.lua: how permits end that may have a cost, a share, and a report on the service.
 -- include: state.lua
 
 local function save_kind(set)

@@ -1,6 +1,6 @@
--- making.lua: which group a slot makes, and whether it still may.
+-- slot_group.lua: which group a slot makes, and whether it still may.
 -- include: slots.lua
--- include: place.lua
+-- include: group_of_item.lua
 -- The round of the instance that a slot may have: the one asked for, or the next that nobody
 -- makes and that lacks items. Nothing when the one asked for is closed, whole, or another slot's.
 local function free_round(id, round)

@@ -26,7 +26,7 @@ from jail.sessions.errors import (
     SessionTrouble,
     TooManySessions,
 )
-from jail.sessions.hub.line import InitLine, refuse
+from jail.sessions.hub.line_to_init import InitLine, refuse
 from jail.sessions.hub.starts import ImageStart
 from jail.sessions.hub.streams import Ends, Streams
 
