@@ -22,7 +22,7 @@ LOADED_BY = {
     "openenv": "openenv.core.env_server.http_server", "skyrl": "skyrl_gym.envs.base_text_env",
     "uni_agent": "uni_agent.sandbox.base", "verifiers": "verifiers.v1",
 }  # fmt: skip
-SHARED = {"grades_breaker", "grading", "here", "session"}
+SHARED = {"grades_breaker", "grading", "process_lifecycle", "session"}
 
 IMPORT = """
 import importlib, json, sys
