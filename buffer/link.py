@@ -6,6 +6,7 @@ over a restart of Redis.
 """
 
 import asyncio
+import contextlib
 import math
 import re
 import time
@@ -30,6 +31,7 @@ _OUTAGE = (
 )
 # Its disk is full, too few replicas follow it, or somebody's script runs: that may be over soon.
 _NOT_NOW = re.compile(r"\b(MISCONF|NOREPLICAS|BUSY) ")
+_LATE = 1.0  # seconds that a blocked command's reply may be on its way
 
 
 class Link:
@@ -57,6 +59,21 @@ class Link:
     async def command(self, *parts: Any) -> Any:
         """Send one plain command that may be repeated."""
         return await self.outlast(lambda: self.client().execute_command(*parts))
+
+    async def rung(self, bell: str, seconds: float) -> None:
+        """Wait for a bell, for so many seconds at most."""
+        await self.block(seconds, "BLPOP", bell, max(seconds, 0.01))
+
+    async def block(self, seconds: float, *parts: Any) -> None:
+        """Send a command that blocks on the server for so many seconds. By our own clock, too: when
+        the server's goes back, it blocks as much longer."""
+
+        async def blocked() -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds + _LATE):
+                    await self.client(blocking=True).execute_command(*parts)
+
+        await self.outlast(blocked)
 
     async def outlast(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call until it is answered or patience ends."""

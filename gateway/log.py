@@ -584,9 +584,7 @@ class SessionLog:
 
     async def _rung(self, session: Session, what: str, wait: float) -> None:
         """Wait for a bell of the session."""
-        bell = session.bell_key(what)
-        client = self._link.client(blocking=True)
-        await self._link.outlast(lambda: client.execute_command("BLPOP", bell, max(wait, 0.01)))
+        await self._link.rung(session.bell_key(what), wait)
 
     def _task(self, name: str) -> Task:
         if name not in self._tasks:

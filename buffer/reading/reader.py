@@ -158,8 +158,4 @@ class Reader:
         return Pipeline(task.name, config, task.functions, timeout=limit, patience=within - limit)
 
     async def _until_rung(self, seconds: float) -> None:
-        client = self._task.link.client(blocking=True)
-        key = self._task.key("bell")
-        await self._task.link.outlast(
-            lambda: client.execute_command("BLPOP", key, max(seconds, 0.01))
-        )
+        await self._task.link.rung(self._task.key("bell"), seconds)

@@ -179,15 +179,10 @@ class Publishing:
             if version != after or left <= 0:
                 return version
             seen = last[0][0] if last else "0"
-            await self._until_published(seen, max(10, int(min(left, _LOOK_AGAIN) * 1000)))
-
-    async def _until_published(self, seen: Any, block_ms: int) -> None:
-        client, key = self._task.link.client(blocking=True), self._task.key("versions")
-        await self._task.link.outlast(
-            lambda: client.execute_command(
-                "XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", key, seen
+            block = max(0.01, min(left, _LOOK_AGAIN))
+            await link.block(
+                block, "XREAD", "COUNT", 1, "BLOCK", int(block * 1000), "STREAMS", key, seen
             )
-        )
 
     async def versions(self) -> Versions:
         link, key = self._task.link, self._task.key

@@ -132,7 +132,7 @@ class Slots:
                     self._keep(found)
                 if found or left <= 0:
                     return found
-                await self._until_rung(ask, min(left, _LOOK_AGAIN, due))
+                await self._task.link.rung(self._task.turn_key(ask), min(left, _LOOK_AGAIN, due))
         except BaseException:
             if named:
                 raise
@@ -200,13 +200,6 @@ class Slots:
         if slots:
             loop = asyncio.get_running_loop()
             self._keepers.setdefault(loop, _Keeper(self)).keep(slots)
-
-    async def _until_rung(self, ask: str, seconds: float) -> None:
-        client = self._task.link.client(blocking=True)
-        key = self._task.turn_key(ask)
-        await self._task.link.outlast(
-            lambda: client.execute_command("BLPOP", key, max(seconds, 0.01))
-        )
 
 
 class _Keeper:

@@ -1,7 +1,7 @@
 """A primary and its replica, watched by Sentinel, for failovers at a word."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,9 +17,14 @@ _NODE = ["repl-diskless-sync yes", "repl-diskless-sync-delay 0"]
 class SentinelPair(Fleet):
     """`with SentinelPair(folder) as pair: ground.connect(pair.target)`"""
 
-    def __init__(self, folder: Path, sentinels: int = 1) -> None:
-        self.primary = PrivateRedis(folder / "node-0", config=_NODE)
-        self.replica = PrivateRedis(folder / "node-1", config=_NODE)
+    def __init__(
+        self, folder: Path, sentinels: int = 1, *, environment: Mapping[str, str] = {}
+    ) -> None:
+        """`environment`: of both nodes."""
+        self.primary, self.replica = (
+            PrivateRedis(folder / f"node-{n}", config=_NODE, environment=environment)
+            for n in range(2)
+        )
         self.sentinels = [
             PrivateRedis(folder / f"sentinel-{n}", arguments=["--sentinel"])
             for n in range(sentinels)

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -110,6 +110,7 @@ class PrivateRedis:
         config: Sequence[str] = (),
         arguments: Sequence[str] = (),
         binary: Path | None = None,
+        environment: Mapping[str, str] = {},
     ) -> None:
         self.folder = folder = Path(folder)
         self.socket = folder / "redis.sock"
@@ -117,7 +118,7 @@ class PrivateRedis:
         self.log = folder / "server.log"
         self._binary = binary or server_binary()
         self._lines = [*_FIXED, f"appendonly {'yes' if aof else 'no'}", *config]
-        self._arguments = arguments
+        self._arguments, self._environment = arguments, environment
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -233,7 +234,8 @@ class PrivateRedis:
         with self.log.open("wb") as log:
             self._process = leash.start(
                 [self._binary, "server.conf", *self._arguments],
-                cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                cwd=self.folder, env={**os.environ, **self._environment},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 
     def _answers(self) -> bool:
