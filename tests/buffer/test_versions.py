@@ -247,7 +247,7 @@ async def test_the_first_in_line_asks_again_as_soon_as_a_dead_holders_lease_ends
         waits.append(seconds)
         bench.advance(seconds)
 
-    monkeypatch.setattr(bench.buffer.slots, "_until_rung", pass_time)
+    monkeypatch.setattr(bench.buffer._task.link, "rung", pass_time)
     assert len(await bench.buffer.admit(1, wait=30)) == 1
     assert sum(waits) <= 3
 

@@ -1,4 +1,4 @@
-"""This release and the last one, each installed by itself from its wheel."""
+"""This release and an earlier one, each installed by itself from its wheel."""
 
 import os
 import shutil
@@ -22,10 +22,19 @@ PARTS = Path(__file__).parent / "parts.py"
 LAST = os.environ.get("PENSTOCK_LAST_RELEASE", "c035fe3e")
 
 
+class NotAtHand(Exception):
+    """That revision cannot be had on this machine."""
+
+
 @dataclass(frozen=True)
 class Release:
     name: str
     bin: Path
+
+    @property
+    def packages(self) -> Path:
+        """The folder that its modules are in, without our tests."""
+        return next(self.bin.parent.glob("lib/python*/site-packages"))
 
     def begin(self, words: list[str], url: str, folder: Path) -> "subprocess.Popen[bytes]":
         """`penstock …` of this release, on the leash; what it says is appended to a log."""
@@ -46,10 +55,15 @@ class Release:
 
 
 def both() -> tuple[Release, Release]:
-    return _installed("last", LAST), _installed("this", None)
+    try:
+        return installed("last", LAST), installed("this", None)
+    except NotAtHand as missing:
+        shallow = ["git", "rev-parse", "--is-shallow-repository"]
+        is_whole = subprocess.check_output(shallow, cwd=ROOT, text=True).strip() == "false"
+        pytest.fail(str(missing), pytrace=False) if is_whole else pytest.skip(str(missing))
 
 
-def _installed(name: str, revision: str | None) -> Release:
+def installed(name: str, revision: str | None) -> Release:
     """The environment of a revision is kept; that of this tree is made each time."""
     folder = HOME / (revision or "here")
     if revision is None or not (folder / "made").exists():
@@ -68,10 +82,7 @@ def _unpacked(revision: str, folder: Path) -> Path:
         ["git", "archive", revision], cwd=ROOT, stdout=-1, stderr=-1, check=False
     )
     if asked.returncode != 0:
-        why = f"this clone lacks the last release, {revision}: run `git fetch --unshallow --tags`"
-        shallow = ["git", "rev-parse", "--is-shallow-repository"]
-        is_whole = subprocess.check_output(shallow, cwd=ROOT, text=True).strip() == "false"
-        pytest.fail(why, pytrace=False) if is_whole else pytest.skip(why)
+        raise NotAtHand(f"this clone lacks {revision}: run `git fetch --unshallow --tags`")
     with tarfile.open(fileobj=BytesIO(asked.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder
@@ -79,4 +90,5 @@ def _unpacked(revision: str, folder: Path) -> Path:
 
 def _say(*command: str, **more: Any) -> None:
     ran = subprocess.run(command, stdout=-1, stderr=-2, text=True, check=False, **more)
-    assert ran.returncode == 0, f"{command}\n{ran.stdout}"
+    if ran.returncode != 0:
+        raise NotAtHand(f"{command}\n{ran.stdout}")

@@ -6,10 +6,13 @@ import random
 import tempfile
 from pathlib import Path
 
+from tests.outside import releases
 from tests.proof import observer, page, schedule
 from tests.proof.account import Accounts
 
-COUNTS = {"engine": 1, "gateway": 2, "buffer": 2, "worker": 4, "trainer": 2, "generator": 2}
+COUNTS = {"engine": 1, "gateway": 2, "buffer": 2, "worker": 4, "trainer": 2, "generator": 2,
+          "client": 2}  # fmt: skip
+OLDER = "507352a"  # before the gateway, and before the sandbox was a package
 
 
 def main() -> int:
@@ -23,7 +26,7 @@ def main() -> int:
     seed = random.randrange(10**6) if given.seed is None else given.seed
     folder = given.folder or Path(tempfile.mkdtemp(prefix="proof-"))
     print(f"SEED={seed}; logs and journals are in {folder}", flush=True)
-    found = prove(folder, seed, given.minutes * 60, given.every, COUNTS)
+    found = prove(folder, seed, given.minutes * 60, given.every, COUNTS, older())
     print(page.summary(found))
     given.page.parent.mkdir(parents=True, exist_ok=True)
     given.page.write_text(page.written(found, seed))
@@ -31,14 +34,25 @@ def main() -> int:
     return 1 if found.faults else 0
 
 
+def older() -> releases.Release | None:
+    """The release that half of the fleet has, installed on its first use."""
+    try:
+        return releases.installed("older", OLDER)
+    except releases.NotAtHand as missing:
+        print(f"All of the fleet is of this release. {missing}")
+        return None
+
+
 def prove(
-    folder: Path, seed: int, seconds: float, every: float, counts: dict[str, int]
-) -> Accounts:
+    folder: Path, seed: int, seconds: float, every: float, counts: dict[str, int],
+    older: releases.Release | None = None,
+) -> Accounts:  # fmt: skip
     """Run it, and account for it."""
     folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
     names = [f"{role}-{n}" for role, count in counts.items() for n in range(count)]
     disturbances = schedule.drawn(seed, seconds, every, names)
-    observer.run(folder, seed, counts, disturbances, seconds)
+    observer.run(folder, seed, counts, disturbances, seconds, older)
     return Accounts(folder)
 
 

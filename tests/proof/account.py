@@ -117,13 +117,18 @@ class Accounts:
         return deaths[place] if place < len(deaths) else self.ended
 
     def _permits(self) -> Iterator[Thing]:
-        """Never above the limit. A process that stands still does not know that it lost its permit:
-        until it wakes, that is documented, so it does not count from then on."""
-        since, limits = [0], [float(setting.LIMIT.start)]
+        """Never above the limit. A process that stands still does not know that it lost its permit,
+        and none knows it at once when Redis' clock jumps over its lease. That is documented: until
+        it learns it, its permit does not count."""
+        fences, limits = [0], [float(setting.LIMIT.start)]  # each limit holds from that fence on
         for _, line in self.of("limit"):
-            since.append(line["us"])
-            limits.append(line["to"])
-        stops = [hit for hit in self.hits if hit.kind == "freeze"]
+            fences += [line["after"] + 1, line["by"] + 1]
+            limits += [max(limits[-1], *line["to"]), line["to"][-1]]
+        stops = [
+            hit
+            for hit in self.hits
+            if hit.kind == "freeze" or (hit.kind, hit.target) == ("clock forward", "redis")
+        ]
         stops += [Hit("", who, line["since"], line["at"]) for who, line in self.of("stood still")]
         events, things = list[tuple[float, int, int, int]](), dict[int, Thing]()
         for thing, begun, _ in self._pairs(
@@ -142,12 +147,12 @@ class Accounts:
                 present.pop(fence, None)
                 continue
             present[fence] = cost
-            allowed = limits[bisect.bisect_right(since, max(present)) - 1]
+            allowed = limits[bisect.bisect_right(fences, max(present)) - 1]
             most = max(most, sum(present.values()))
             if sum(present.values()) > allowed:
                 things[fence].fault = f"{sum(present.values())} are held, of {allowed:g}"
         self.notes["most permits at once"] = most
-        self.notes["changes of the limit"] = len(limits) - 1
+        self.notes["changes of the limit"] = len(limits) // 2
         yield from things.values()
 
     def _jobs(self) -> Iterator[Thing]:
@@ -303,6 +308,8 @@ class Accounts:
     def _left(self) -> Iterator[Thing]:
         """Adds up what nobody ended, and which processes failed by themselves. A server that
         starts while Redis is away says so and ends: to start it again is its supervisor's part."""
+        for _, line in self.of("leaves out"):
+            self.notes[f"left out: {line['kind']}, as {line['why']}"] += 1
         for who, line in self.of("left"):
             said = f"{line['thing']} is left"
             yield Thing(line["kind"], "the end", line["at"], line["at"], who, said)

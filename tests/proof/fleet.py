@@ -12,23 +12,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
 from tests.harness import commands, leash
+from tests.harness.clock import SEEN_WITHIN, Clock, library
 from tests.harness.nursery import ROOT
 from tests.harness.proxy import Proxy
 from tests.harness.remains import processes_named
 from tests.harness.sentinel import SentinelPair
 from tests.harness.servers import PrivateRedis, free_port, until
+from tests.outside.releases import Release
 from tests.proof import setting
 from tests.proof.journal import Journal
-from tests.proof.schedule import Disturbance
+from tests.proof.schedule import CLOCKS, Disturbance
 
 PLAYERS = Path(__file__).parent
+ENGINE = ROOT / "tests/gateway/scripted/sglang.py"
+HERE = Path(sys.executable).parent
+OF_BOTH = ("worker", "buffer", "client")  # half of them may be of an older release
 RQ = ["worker", "--worker-class", "worker.ConcurrentWorker",
       "--serializer", "rq.serializers.JSONSerializer"]  # fmt: skip
 
@@ -36,8 +41,10 @@ RQ = ["worker", "--worker-class", "worker.ConcurrentWorker",
 class Service:
     """One process; it is started again after it was killed."""
 
-    def __init__(self, name: str, start: Callable[[], "subprocess.Popen[Any]"]) -> None:
-        self.name, self._begin = name, start
+    def __init__(
+        self, name: str, start: Callable[[], "subprocess.Popen[Any]"], clock: Clock | None = None
+    ) -> None:
+        self.name, self._begin, self.clock = name, start, clock
         self.guard = threading.Lock()  # one disturbance at a time
         self.over = False  # it was told to end
         self._start()
@@ -70,12 +77,26 @@ class Service:
         time.sleep(seconds)  # it is frozen for so long
         self.process.send_signal(signal.SIGCONT)
 
+    def jump(self, seconds: float) -> None:
+        assert self.clock is not None
+        self.clock.jump(seconds)
+        time.sleep(SEEN_WITHIN)  # it has looked at its clock
+
 
 class Fleet:
-    """`with Fleet(folder, seed, counts) as fleet: fleet.strike(disturbance)`"""
+    """`with Fleet(folder, seed, counts, clocked, older) as fleet: fleet.strike(disturbance)`
 
-    def __init__(self, folder: Path, seed: int, counts: dict[str, int]) -> None:
+    `clocked`: whose clocks will jump; Redis' own may be among them.
+    `older`: a release that half of the workers, buffer servers and clients have.
+    """
+
+    def __init__(
+        self, folder: Path, seed: int, counts: dict[str, int],
+        clocked: Collection[str], older: Release | None,
+    ) -> None:  # fmt: skip
         self.folder, self.services = folder, dict[str, Service]()
+        self._clocked = set(clocked) if library() else set()
+        self._older = older
         self._stack = contextlib.ExitStack()
         self._journal = Journal(folder, "fleet")
         self._redis_guard = threading.Lock()
@@ -87,7 +108,10 @@ class Fleet:
 
     def _put_together(self, seed: int, counts: dict[str, int]) -> None:
         self.disk = self._stack.enter_context(_small_disk(self.folder / "disk"))
-        self.redis = self._stack.enter_context(SentinelPair(self.disk or self.folder / "redis"))
+        self.clock = self._clock("redis")
+        self.redis = self._stack.enter_context(
+            SentinelPair(self.disk or self.folder / "redis", environment=_variables(self.clock))
+        )
         self.proxy = self._stack.enter_context(Proxy(self.redis.primary.target))
         url = f"redis://127.0.0.1:{self.proxy.target.nodes[0][1]}/0"
         ports = {role: [free_port() for _ in range(counts[role])] for role in _SERVERS}
@@ -101,32 +125,49 @@ class Fleet:
             "PENSTOCK_GATEWAY_ENGINES": named, "PYTHONPATH": str(ROOT),
             "PENSTOCK_LOCAL_SANDBOXES": str(self.folder / "boxes"),
         }  # fmt: skip
-        rq = Path(sys.executable).with_name("rq")
         for role, words in {
-            "engine": [ROOT / "tests/gateway/scripted/sglang.py", "{port}", '{{"version": 0}}'],
-            "gateway": ["gateway", "serve", "--port", "{port}"],
-            "buffer": ["buffer", "serve", "--port", "{port}"],
-            "worker": [rq, *RQ, "--url", url, "code"],
-            "trainer": [PLAYERS / "trainer.py", self.folder, "{name}"],
-            "generator": [PLAYERS / "generator.py", self.folder, "{name}"],
+            "engine": ["python", ENGINE, "{port}", '{{"version": 0}}'],
+            "gateway": ["penstock", "gateway", "serve", "--port", "{port}"],
+            "buffer": ["penstock", "buffer", "serve", "--port", "{port}"],
+            "worker": ["rq", *RQ, "--url", url, "code"],
+            "trainer": ["python", PLAYERS / "trainer.py", self.folder, "{name}"],
+            "generator": ["python", PLAYERS / "generator.py", self.folder, "{name}"],
+            "client": ["python", PLAYERS / "client.py", self.folder, "{name}"],
         }.items():
-            for n in range(counts[role]):
+            for n in range(counts.get(role, 0)):
                 port = ports[role][n] if role in ports else 0
                 name = f"{role}-{n}"
                 said = [str(word).format(port=port, name=name) for word in words]
-                self._add(name, said, environment)
+                older = self._older if role in OF_BOTH and n >= counts[role] / 2 else None
+                self._add(name, said, environment, older)
             for port in ports.get(role, ()):
                 until(lambda at=port: _answers(at), f"{role} at {port}")  # type: ignore[misc]
 
-    def _add(self, name: str, words: list[str], environment: dict[str, str]) -> None:
-        start = commands.start_program if Path(words[0]).is_absolute() else commands.start
+    def _add(
+        self, name: str, words: list[str], environment: dict[str, str], older: Release | None
+    ) -> None:
+        clock = self._clock(name)
+        environment = environment | _variables(clock)
+        if older:  # its own packages go before this tree, which has the tests
+            environment["PYTHONPATH"] = os.pathsep.join(map(str, (older.packages, ROOT)))
 
         def begin() -> "subprocess.Popen[Any]":
             with (self.folder / f"{name}.log").open("ab") as log:
-                return start(words, env=environment, cwd=ROOT, stdout=log, stderr=log)
+                how: dict[str, Any] = {"cwd": self.folder, "stdout": log, "stderr": log}
+                if older or clock:  # what is forked has its libraries already
+                    program = (older.bin if older else HERE) / words[0]
+                    return leash.start([program, *words[1:]], env=environment, **how)
+                return _forked(words, env=environment, **how)
 
-        self.services[name] = service = Service(name, begin)
+        self.services[name] = service = Service(name, begin, clock)
         self._stack.callback(service.stop)
+
+    def _clock(self, name: str) -> Clock | None:
+        if name not in self._clocked:
+            return None
+        clock = Clock(self.folder / "clocks" / name)
+        self._stack.callback(clock.close)
+        return clock
 
     @property
     def server(self) -> PrivateRedis:
@@ -134,18 +175,26 @@ class Fleet:
         return self.redis.primary
 
     @property
-    def absent(self) -> list[str]:
-        """Kinds of disturbances that this machine cannot do."""
-        return [] if self.disk else ["disk full"]
+    def behind(self) -> float:
+        """By how many seconds leases of an earlier time end later, as Redis' clock went back."""
+        return self.clock.behind if self.clock else 0.0
+
+    @property
+    def absent(self) -> dict[str, str]:
+        """Kinds of disturbances that this machine cannot do, and why."""
+        return {
+            **({} if self.disk else {"disk full": "only root may mount a disk"}),
+            **({} if library() else dict.fromkeys(CLOCKS, "libfaketime is not installed")),
+        }
 
     def strike(self, what: Disturbance) -> None:
         """Do it to its end, after any other at the same place; write down from when to when."""
         service = self.services.get(what.target)
         with service.guard if service else self._redis_guard:
             facts = {"kind": what.kind, "target": what.target}
-            self._journal.add("strikes", **facts)
+            self._journal.add("strikes", seconds=what.seconds, **facts)
             if service:
-                {"kill": service.kill, "freeze": service.freeze}[what.kind](what.seconds)
+                _TO_A_PROCESS[what.kind](service, what.seconds)
             else:
                 _STRIKES[what.kind](self, what.seconds)
             self._journal.add("struck", **facts)
@@ -245,6 +294,10 @@ class Fleet:
         self.redis.replica.lose_data()
         self.redis.heal()
 
+    def _move_clock(self, seconds: float) -> None:
+        assert self.clock is not None
+        self.clock.jump_of(self.server, seconds)
+
     def _has_room(self) -> bool:
         return bool(self.server.ask("INFO", "persistence")["aof_last_write_status"] == "ok")
 
@@ -259,7 +312,25 @@ _STRIKES: dict[str, Callable[[Fleet, float], None]] = {
     "failover": Fleet._fail_over, "cut": lambda fleet, _: fleet.proxy.cut(),
     "replies lost": Fleet._lose_replies, "held up": Fleet._hold_up, "delayed": Fleet._delay,
     "hub killed": Fleet._kill_hub, "disk full": Fleet._fill_disk,
+    "clock forward": lambda fleet, root: fleet._move_clock(root**3),
+    "clock back": lambda fleet, root: fleet._move_clock(-(root**3)),
 }  # fmt: skip
+_TO_A_PROCESS: dict[str, Callable[[Service, float], None]] = {
+    "kill": Service.kill, "freeze": Service.freeze,
+    "clock forward": lambda service, root: service.jump(root**3),
+    "clock back": lambda service, root: service.jump(-(root**3)),
+}  # fmt: skip
+
+
+def _variables(clock: Clock | None) -> dict[str, str]:
+    return clock.environment if clock else {}
+
+
+def _forked(words: list[str], **how: Any) -> "subprocess.Popen[Any]":
+    program, *rest = words
+    if program == "penstock":
+        return commands.start(rest, **how)
+    return commands.start_program([str(HERE / "rq"), *rest] if program == "rq" else rest, **how)
 
 
 def _answers(port: int) -> bool:

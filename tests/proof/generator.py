@@ -11,8 +11,6 @@ import itertools
 import json
 import random
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +19,13 @@ import httpx
 from buffer import Slot
 from ground import PenstockError, SettingError
 from tests.gateway.agents import TOOLS
-from tests.proof import setting
+from tests.proof import programs, setting
 from tests.proof.journal import Journal, read
-from worker import CodeQueue, CodeRequest
+from worker import CodeQueue
 from worker.lifecycle import FILE_ERRORS, SandboxLifecycle
 
 LANES = 4
 TURNS = 3
-STANDSTILL = 3.0  # seconds, of a lease of 6
 
 
 class Refused(Exception):
@@ -53,16 +50,7 @@ class Generator:
         self._sandboxes = SandboxLifecycle(self._run.redis, "local")
         limits = httpx.Limits(max_keepalive_connections=0)
         self._http = httpx.AsyncClient(timeout=100, limits=limits, trust_env=False)
-        threading.Thread(target=self._watch_the_clock, daemon=True).start()
-
-    def _watch_the_clock(self) -> None:
-        """On a machine with too much to do a process stands still as if it were frozen."""
-        last = time.monotonic()
-        while True:
-            time.sleep(0.25)
-            if (now := time.monotonic()) > last + STANDSTILL:
-                self._journal.add("stood still", since=last)
-            last = now
+        self._journal.watch_for_standstill()
 
     async def work(self) -> None:
         while await self._buffer.published(after=-1) == -1:
@@ -139,7 +127,8 @@ class Generator:
         finally:
             self._journal.add("returns a permit", fence=permit.fence)
             permit.release()
-        extra = {"job": uid, **await self._program(uid)}
+        run = await programs.submit(self._queue, self._journal, uid)
+        extra = {"job": uid, **({"run": run} if run else {})}
         self._journal.add("finalizes", session=session, uid=uid)
         said = await self._ask(
             f"/tasks/{setting.TASK}/sessions/{session}/finalize", f"{uid}/end",
@@ -178,18 +167,6 @@ class Generator:
         if done.exit_code not in (0, 1) or found != [str(lines), "0"]:
             self._journal.add("wrong sandbox", name=sandbox.name, found=found, lines=lines)
         return f"{lines} lines"
-
-    async def _program(self, uid: str) -> dict[str, Any]:
-        """A program whose output says which of its runs gave the result."""
-        self._journal.add("submits", job=uid)
-        try:
-            ran = await self._queue.run(CodeRequest(code=setting.program(uid)), token=uid)
-        except PenstockError as error:
-            self._journal.add("has no result", job=uid, error=type(error).__name__)
-            raise
-        value, run = ran.stdout.split() if ran.ok else ("", "")
-        self._journal.add("has a result", job=uid, ok=ran.ok, kind=str(ran.error_kind), value=value)
-        return {"run": run} if ran.ok else {}
 
     async def _ask(
         self, path: str, name: str, body: dict[str, Any], key: str = ""

@@ -6,11 +6,13 @@ monotonic clock, which all processes of a machine share.
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 Line = dict[str, Any]
+STANDSTILL = 3.0  # seconds, of a lease of 6
 
 
 class Journal:
@@ -27,6 +29,18 @@ class Journal:
     def add(self, what: str, **facts: Any) -> None:
         line = {"at": time.monotonic(), "what": what, **facts}
         os.write(self._file, json.dumps(line).encode() + b"\n")
+
+    def watch_for_standstill(self) -> None:
+        """On a machine with too much to do a process stands still as if it were frozen."""
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        last = time.monotonic()
+        while True:
+            time.sleep(0.25)
+            if (now := time.monotonic()) > last + STANDSTILL:
+                self.add("stood still", since=last)
+            last = now
 
     def close(self) -> None:
         os.close(self._file)

@@ -16,9 +16,10 @@ import redis.exceptions
 import ground
 from limiter import existing_gate
 from tests.harness.servers import until
+from tests.outside.releases import Release
 from tests.proof import journal, setting
 from tests.proof.fleet import Fleet
-from tests.proof.schedule import Disturbance
+from tests.proof.schedule import CLOCKS, Disturbance
 
 BUFFER = f"penstock:buffer:{{default/{setting.TASK}}}"
 EMPTY = {
@@ -41,15 +42,15 @@ class Observer:
     def __init__(self, folder: Path, fleet: Fleet) -> None:
         self._folder, self._fleet = folder, fleet
         self._journal = journal.Journal(folder, "observer-0")
-        self._change, self._version = "-", -1
+        self._change, self._fence, self._version = "-", 0, -1
+
+    def leaves_out(self, what: str, why: str) -> None:
+        self._journal.add("leaves out", kind=what, why=why)
 
     def look(self) -> None:
         """What may be seen at any moment: the gate's limit, the version, what is under way."""
         with self._redis() as client:
-            start = f"({self._change}" if self._change != "-" else "-"
-            for id_, change in client.xrange("penstock:gate:{agents}:changes", start, "+"):
-                self._change = id_.decode()
-                self._journal.add("limit", us=int(change[b"at"]), to=float(change[b"to"]))
+            self._look_at_limit(client)
             version = client.hget(f"{BUFFER}:policy", "version")
             if version is not None and int(version) != self._version:
                 self._version = int(version)
@@ -60,6 +61,19 @@ class Observer:
         for name, age in self._fleet.failed():
             self._journal.add("failed by itself", name=name, age=age)
             self._fleet.services[name].revive()
+
+    def _look_at_limit(self, client: Any) -> None:
+        """Between which two fences it changed: a clock that jumps would not say."""
+        start = f"({self._change}" if self._change != "-" else "-"
+        together = client.pipeline(transaction=True)
+        together.hget("penstock:gate:{agents}", "fence")
+        together.xrange("penstock:gate:{agents}:changes", start, "+")
+        fence, changes = together.execute()
+        if changes:
+            self._change = changes[-1][0].decode()
+            to = [float(change[b"to"]) for _, change in changes]
+            self._journal.add("limit", after=self._fence, by=int(fence), to=to)
+        self._fence = int(fence or 0)
 
     @contextlib.contextmanager
     def _redis(self) -> Iterator[Any]:
@@ -72,12 +86,12 @@ class Observer:
         """Generators end by themselves when nothing is left to make; then the buffer runs dry."""
         self._journal.add("no more disturbances")
         (self._folder / "stop").touch()
-        generators = [each for each in self._fleet.services if each.startswith("generator")]
-        deadline = time.monotonic() + END_WITHIN
-        while not all(self._fleet.services[name].done for name in generators):
+        makers = [each for each in self._fleet.services if each.startswith(("generator", "client"))]
+        deadline = time.monotonic() + END_WITHIN + self._fleet.behind
+        while not all(self._fleet.services[name].done for name in makers):
             self.look()
             if time.monotonic() > deadline:
-                self._journal.add("never ended", names=generators)
+                self._journal.add("never ended", names=makers)
                 break
             time.sleep(0.2)
         self._until_gone("Group", "Batch")
@@ -91,7 +105,7 @@ class Observer:
         self._look_into_the_logs()
 
     def _until_gone(self, *kinds: str) -> None:
-        deadline = time.monotonic() + LEFT_WITHIN
+        deadline = time.monotonic() + LEFT_WITHIN + self._fleet.behind
         while (left := list(self._left(kinds))) and time.monotonic() < deadline:
             self.look()
             time.sleep(0.2)
@@ -141,12 +155,18 @@ class Observer:
 
 def run(
     folder: Path, seed: int, counts: dict[str, int], disturbances: Iterable[Disturbance],
-    seconds: float,
+    seconds: float, older: Release | None = None,
 ) -> None:  # fmt: skip
     """All of it: start, disturb by the schedule, come to an end."""
     left = list(disturbances)
-    with Fleet(folder, seed, counts) as fleet, ThreadPoolExecutor(len(left) + 1) as strikers:
+    clocked = {each.target for each in left if each.kind in CLOCKS}
+    with (
+        Fleet(folder, seed, counts, clocked, older) as fleet,
+        ThreadPoolExecutor(len(left) + 1) as strikers,
+    ):
         observer, began, striking = Observer(folder, fleet), time.monotonic(), []
+        for what, why in fleet.absent.items():
+            observer.leaves_out(what, why)
         while (now := time.monotonic() - began) < seconds:
             while left and left[0].at <= now:
                 if (what := left.pop(0)).kind not in fleet.absent:

@@ -29,6 +29,7 @@ SERIES = {
 COLOURS = {
     "Process killed": "#dc2626", "Process frozen": "#0891b2", "Redis restarted": "#ea580c",
     "Failover": "#9333ea", "Network cut": "#65a30d", "Disk full": "#78716c",
+    "Clock jumped": "#db2777",
 }  # fmt: skip
 WIDTH, HEIGHT = 960, 220
 STYLE = """
@@ -134,7 +135,7 @@ docs/reference/guarantees.md.</p>
 def _matrix(found: Accounts) -> str:
     chances, breaks = counted(found)
     table = promises()
-    events = [*next(iter(table.values())), "Disk full", CALM]
+    events = [*next(iter(table.values())), "Disk full", "Clock jumped", CALM]
     rows = []
     for kind in [*table, *MORE]:
         count = sum(thing.kind == kind for thing in found.things)
@@ -197,7 +198,7 @@ def _disturbances(found: Accounts) -> str:
             f' height="12" fill="{COLOURS[COLUMN[hit.kind]]}"><title>{hit.kind}</title></rect>'
         )
     for n, (column, colour) in enumerate(COLOURS.items()):
-        x = 90 + n * 140
+        x = 90 + n * 120
         drawn.append(f'<rect x="{x}" y="4" width="12" height="12" fill="{colour}"/>')
         drawn.append(f'<text x="{x + 18}" y="15">{column}</text>')
     return _svg([*drawn, *_seconds(length, height, 90)], height)

@@ -8,9 +8,10 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-ROLES = ("worker", "gateway", "buffer", "trainer", "generator")
+ROLES = ("worker", "gateway", "buffer", "trainer", "generator", "client")
 
 # The column of the guarantees' matrix that each kind is in, and its shortest and longest seconds.
+# A clock jumps by their cube, 1 to 125 s: by some seconds mostly, and at times by minutes.
 KINDS = {
     "kill": ("Process killed", 0.0, 1.5),
     "freeze": ("Process frozen", 0.3, 8.0),
@@ -23,7 +24,10 @@ KINDS = {
     "delayed": ("Network cut", 0.5, 3.0),
     "hub killed": ("Process killed", 0.0, 0.0),
     "disk full": ("Disk full", 0.5, 2.0),
+    "clock forward": ("Clock jumped", 1.0, 5.0),
+    "clock back": ("Clock jumped", 1.0, 5.0),
 }
+CLOCKS = ("clock forward", "clock back")
 COLUMN = {kind: column for kind, (column, _, _) in KINDS.items()}
 
 
@@ -40,10 +44,12 @@ class Disturbance:
 def drawn(seed: int, seconds: float, every: float, names: Sequence[str]) -> Iterator[Disturbance]:
     """One about every so many seconds. `names`: the processes, as `worker-0`."""
     chance, deck, at = random.Random(seed), list[list[str]](), 0.0
+    roles = [role for role in ROLES if any(name.startswith(role) for name in names)]
     cards = [
-        *(["kill", role] for role in ROLES for _ in range(2)),
-        *(["freeze", role] for role in ROLES),
+        *(["kill", role] for role in roles for _ in range(2)),
+        *(["freeze", role] for role in roles),
         *([kind, "redis"] for kind in KINDS if kind not in ("kill", "freeze")),
+        *([kind, role] for kind in CLOCKS for role in ("worker", "trainer")),
     ]  # fmt: skip
     while (at := at + chance.uniform(0.5, 1.5) * every) < seconds:
         if not deck:

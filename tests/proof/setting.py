@@ -59,8 +59,3 @@ async def prepare(redis: str) -> None:
 
 def gate(redis: str) -> TokenBucket:
     return TokenBucket(redis, "agents", limit=LIMIT, lease=GATE_LEASE, patience=120)
-
-
-def program(uid: str) -> str:
-    """It prints a value that follows from the name, and a number that no other run prints."""
-    return f"import os\nprint(sum({uid!r}.encode()), os.urandom(8).hex())"

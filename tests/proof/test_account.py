@@ -74,8 +74,8 @@ def line(found: Journals, what: str) -> dict[str, Any]:
     return next(each for some in found.values() for each in some if each["what"] == what)
 
 
-def add(to: Journals, journal: str, at: float, what: str, **facts: Any) -> None:
-    to[journal].append({"at": at, "what": what, **facts})
+def add(of: Journals, journal: str, at: float, what: str, /, **facts: Any) -> None:
+    of[journal].append({"at": at, "what": what, **facts})
 
 
 def test_all_is_well(tmp_path: Path) -> None:
@@ -93,6 +93,29 @@ def test_a_permit_of_a_process_that_stands_still_does_not_count(tmp_path: Path) 
     add(found, "generator-1", 20.0, "returns a permit", fence=98)
     add(found, "generator-0", 0.9, "has a permit", fence=99, cost=4)
     assert accounts(tmp_path, found).faults == []
+
+
+def test_a_permit_over_which_the_clock_of_redis_jumps_does_not_count(tmp_path: Path) -> None:
+    found = journals()
+    add(found, "generator-1", 0.4, "has a permit", fence=98, cost=5)
+    add(found, "fleet", 0.5, "strikes", kind="clock forward", target="redis")
+    add(found, "fleet", 0.6, "struck", kind="clock forward", target="redis")
+    add(found, "generator-0", 0.9, "has a permit", fence=99, cost=4)
+    assert accounts(tmp_path, found).faults == []
+
+
+@pytest.mark.parametrize(("fence", "held"), [(90, 8), (99, 8), (101, 4)])
+def test_a_limit_is_that_of_the_fences_between_which_it_changed(
+    fence: int, held: int, tmp_path: Path
+) -> None:
+    found = journals()
+    add(found, "observer-0", 0.1, "limit", after=80, by=85, to=[8.0])
+    add(found, "observer-0", 30.0, "limit", after=95, by=100, to=[7.0, 4.0])
+    add(found, "generator-1", 20.0, "has a permit", fence=fence, cost=held)
+    add(found, "generator-1", 21.0, "returns a permit", fence=fence)
+    assert accounts(tmp_path, found).faults == []
+    found["generator-1"][0]["cost"] += 1
+    assert [fault.name for fault in accounts(tmp_path, found).faults] == [str(fence)]
 
 
 def above_the_limit(found: Journals) -> None:

@@ -18,11 +18,10 @@ import httpx
 from buffer import LeaseLost
 from gateway.items import rows_in
 from gateway.packing import spread
-from ground import PenstockError
 from tests.gateway.scripted.model import misproved
-from tests.proof import setting
+from tests.proof import programs, setting
 from tests.proof.journal import Journal, read
-from worker import CodeQueue, CodeRequest
+from worker import CodeQueue
 
 GROUPS = 2  # of a batch
 
@@ -149,18 +148,7 @@ class Trainer:
         for _, items in groups:
             for item in items:
                 if item.get("run"):
-                    await self._ask_again(item["job"], item["run"])
-
-    async def _ask_again(self, job: str, run: str) -> None:
-        """By a job's token another process gets the result of the same run."""
-        self._journal.add("asks again", job=job)
-        try:
-            ran = await self._queue.run(CodeRequest(code=setting.program(job)), token=job)
-        except PenstockError as error:
-            self._journal.add("has none again", job=job, error=type(error).__name__)
-            return
-        same = ran.ok and ran.stdout.split()[1] == run
-        self._journal.add("has it again", job=job, same=same, said=ran.stdout)
+                    await programs.ask_again(self._queue, self._journal, item["job"], item["run"])
 
 
 def looked_at(item: dict[str, Any]) -> dict[str, Any]:
