@@ -10,9 +10,10 @@ end
 
 local function doze()
   if set.idle == 1 then return end
-  for _, index in ipairs({'open', 'ready', 'leased', 'slots', 'waiting', 'parked', 'again'}) do
+  for _, index in ipairs({'open', 'ready', 'leased', 'slots', 'parked', 'again'}) do
     if redis.call('EXISTS', at(index)) == 1 then return end
   end
+  if each_waiter(0)() then return end -- it takes those that died out of the line
   save_sums()
   save_reports()
   redis.call('HSET', at('state'), 'bytes', 0)

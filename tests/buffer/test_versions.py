@@ -455,6 +455,24 @@ async def test_a_trainer_that_comes_back_gets_what_its_checkpoint_does_not_hold(
     await again.aclose()
 
 
+async def test_a_dead_waiter_keeps_no_task_from_going_away(make: Callable[..., Bench]) -> None:
+    bench = make(group_size=2, idle_ttl=1000)
+    await bench.buffer.set_policy(Policy(groups_per_version=1, max_age=0, depth=0))
+    await bench.buffer.publish(0)
+    (slot,) = await bench.buffer.admit(1)
+    await bench.buffer._task.call("grant_slots", "f" * 32, "dead", 1, 5000)
+    await fill(bench, slot)
+    batch = await bench.buffer.take(1)
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    await bench.buffer.sweep()
+    assert bench.redis.pttl(bench.key("policy")) == -1
+    bench.advance(6)
+    await bench.buffer.sweep()
+    assert (await bench.buffer.versions()).waiting == 0
+    assert [key for key in bench.redis.keys(bench.key("*")) if bench.redis.pttl(key) == -1] == []
+
+
 async def test_a_group_that_was_kept_for_too_long_does_not_come_back(
     make: Callable[..., Bench],
 ) -> None:
