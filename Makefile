@@ -15,7 +15,8 @@ KUBERNETES := .venv-kubernetes
 ALERTS := .venv-alerts
 E2B_VERSIONS := 2.7.0 2.19.0 2.40.0 2.50.0 2.51.0
 TORCH ?= torch==2.13.0 tensordict
-PIP := python -m pip --quiet --quiet --disable-pip-version-check --no-input
+ALOUD := python -m pip --disable-pip-version-check --no-input
+PIP := $(ALOUD) --quiet --quiet
 TESTS ?=
 # The steps of `make conformance`.
 STEPS := verl rq e2b clients agents engines vllm slime clouds kubernetes alerts fusion hosts
@@ -204,12 +205,12 @@ python:
 $(VENV)/.runs: pyproject.toml | python
 	@echo "installing Penstock into $(VENV), this once; half a minute or so"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/$(PIP) install --editable '.[all]' || { $(NO_PACKAGES); }
+	@$(BIN)/$(PIP) install --editable '.[all]' || $(BIN)/$(ALOUD) install --editable '.[all]' || { $(NO_PACKAGES); }
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.runs
 	@echo "installing what its tests need, this once; a minute or so"
-	@$(BIN)/$(PIP) install 'penstock-rl[dev]' || { $(NO_PACKAGES); }
+	@$(BIN)/$(PIP) install 'penstock-rl[dev]' || $(BIN)/$(ALOUD) install 'penstock-rl[dev]' || { $(NO_PACKAGES); }
 	@touch $@
 
 $(LOWEST)/.installed: pyproject.toml | python

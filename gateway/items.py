@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.packing import from_json, runs, spread, to_json
-from gateway.rows import Row, Rows, reward_of
+from gateway.training_rows import Row, Rows, reward_of
 
 
 def item_of(

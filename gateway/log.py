@@ -38,8 +38,8 @@ from gateway.items import item_of
 from gateway.notes import Notes
 from gateway.packing import Ids, ids_of
 from gateway.records import call_of, full_from, record_of
-from gateway.rows import Log, Rows, rows_of
 from gateway.settings import GatewaySettings
+from gateway.training_rows import Log, Rows, rows_of
 from ground import tracing
 from ground.keys import in_run, tagged
 from ground.lua import as_text, fields_of, load_script, text_fields

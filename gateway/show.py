@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.calls import Call
 from gateway.packing import spread
-from gateway.rows import Log, Row, Rows
+from gateway.training_rows import Log, Row, Rows
 
 
 def described(log: Log, rows: Rows, *, tokens: bool = False) -> dict[str, Any]:

@@ -226,8 +226,9 @@ def read_revoked(gate: str, permit: str, reply: list[Any]) -> LeaseStatus:
 
 
 def check_configured(reply: list[Any]) -> None:
-    """Read the reply of `configure.lua`."""
-    if not int(reply[3]):
+    """Raise if `configure.lua` refused: its gate would have too many weights."""
+    _, _, _, made, *_ = reply
+    if not int(made):
         raise too_many_weights()
 
 

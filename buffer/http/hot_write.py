@@ -80,7 +80,8 @@ async def _read(receive: Receive, limit: int) -> bytes | None:
 
 
 async def _answer(send: Send, body: bytes, outcome: Outcome) -> None:
-    """Upstream echoes the item whole; here it is the very text that came."""
+    """Send the answer to a write. slime's buffer echoes the item; here it is the very text that
+    came."""
     answer = b"".join(
         (
             b'{"success":true,"message":"', _SAID[outcome], b'","data":{"data":[', body.strip(),

@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.items import rows_in
 from gateway.packing import spread
-from gateway.rows import Row
+from gateway.training_rows import Row
 
 Group = list[list[Any]]
 """One prompt: of each of its trajectories, the rows."""

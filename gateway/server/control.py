@@ -8,8 +8,8 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.log import Budget, Session, SessionLog
-from gateway.rows import rows_of
 from gateway.show import described
+from gateway.training_rows import rows_of
 
 control = APIRouter()
 

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 
 
 class Held:
-    """A count of the bytes of all requests that are here; a request that would be too much is
-    refused."""
+    """A count of the bytes of all requests that are here. A request that would be too much is
+    refused, with the error that `refusal` makes of the reason."""
 
-    def __init__(self, most: int, refused: Callable[[str], Exception]) -> None:
-        self.most, self.bytes = most, 0
-        self._refused = refused
+    def __init__(self, most_bytes: int, refusal: Callable[[str], Exception]) -> None:
+        self.most, self.bytes = most_bytes, 0
+        self._refusal = refusal
 
     @contextmanager
     def some(self) -> Iterator[Callable[[int], None]]:
@@ -23,7 +23,7 @@ class Held:
             own += more
             self.bytes += more
             if more > 0 and self.bytes > self.most:
-                raise self._refused(f"{self.bytes:,} bytes of requests are here already")
+                raise self._refusal(f"{self.bytes:,} bytes of requests are here already")
 
         try:
             yield take

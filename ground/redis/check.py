@@ -24,6 +24,7 @@ from ground.redis.url import SETTING, RedisTarget
 
 OLDEST = (6, 2)
 PROBE = "penstock:probe"
+_FAILOVER = "During a failover wait some seconds, until another primary is promoted"
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,8 @@ def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisEr
         )
     hung_up = not target.tls and any(word in said for word in ("reset by peer", "closed by server"))
     remedy = f"If the port speaks TLS, write rediss://; else s{start}" if hung_up else f"S{start}"
+    if target.kind == "sentinel":
+        remedy = _FAILOVER
     return RedisUnavailable(f"{subject} does not answer: {said}. {remedy}")
 
 
@@ -161,7 +164,8 @@ def _no_primary(target: RedisTarget, setting: str) -> RedisError:
             if _by_certificate(failure):
                 return _untrusted(subject, _said(failure))
     return RedisUnavailable(
-        f"{setting}: {target} does not answer: no Sentinel is there, or none knows that primary"
+        f"{setting}: {target} does not answer: no Sentinel is there, or none knows that primary. "
+        f"{_FAILOVER}"
     )
 
 

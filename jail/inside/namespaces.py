@@ -115,7 +115,7 @@ class Namespaces:
         self.furnish(limits)
 
     def seclude(self) -> None:
-        """Show these alone in a namespace of processes below init's, init not among them.
+        """Mount a /proc that shows the programs of this namespace of processes, and not init.
 
         Ports are free as soon as their case has ended.
         """
@@ -149,7 +149,7 @@ class Namespaces:
         return 2 * granted + 8
 
     def allow_to_run(self, name: str) -> None:
-        """A compiler may do that itself: all files are the jail's own."""
+        """Do nothing: all files are the jail's own, so a compiler makes its program executable."""
 
     def confine(self) -> None:
         syscalls.give_up_capabilities()

@@ -22,8 +22,8 @@ _OPAQUE = "user.overlay.opaque"
 
 def pack(kept: list[int], over: bool = True, **_: Any) -> None:
     """Pack all that the session has written, for `unpack` in another one: folders before what is in
-    them, and of a file with several names the content once. `over`: over an image, of which it may
-    have removed something."""
+    them, and of a file with several names the content once. `kept` are its open folders, the
+    highest level first. `over`: over an image, of which it may have removed something."""
     seen: dict[tuple[int, int], str] = {}
     folders = [("", kept)]
     # Many small files fill one write: a reader that is woken for each costs more than its copy.

@@ -70,15 +70,7 @@ local function save()
   if n > 0 then call('HSET', GATE, unpack(changed)) end
 end
 
--- At most a thousand, to keep the call short; the rest counts as held until the next call.
-local function expire()
-  gate.live = call('ZCARD', LEASES)
-  if gate.live == 0 then return end
-  local dead = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, 1000)
-  free(dead)
-  count('expired', #dead)
-  gate.live = gate.live - #dead + extra_units()
-end
+-- include: expire.lua
 
 local function fence_in(holder) return holder and string.match(holder, '^%d+') end
 local function fence_of(id) return fence_in(call('HGET', HOLDERS, id)) end

@@ -26,7 +26,7 @@ from penstock.tables import Styled, Table, coloured
 
 if TYPE_CHECKING:
     from gateway.log import SessionLog
-    from gateway.rows import Row
+    from gateway.training_rows import Row
 
 _T = TypeVar("_T")
 TRAINED, MASKED, CONTEXT = {"fg": "green"}, {"fg": "yellow"}, {"dim": True}
@@ -134,8 +134,8 @@ def show(task: str, session: str, tokens: bool, as_json: bool) -> int:
     """
     from gateway.errors import SessionUnknown
     from gateway.log import Session
-    from gateway.rows import rows_of
     from gateway.show import described, lines
+    from gateway.training_rows import rows_of
 
     async def read(log: "SessionLog", _: Link) -> Any:
         return await log.read(Session(log.run, task, session, {}))

@@ -153,6 +153,7 @@ def holding(gate: GateStatus, of_the_dead: Sequence[LeaseStatus] = ()) -> HeldBa
     """How a gate holds work back now, and what lets it in; None if it does not."""
     name, named = shlex.quote(gate.name), f"gate {gate.name!r}"
     change = f"wait, or raise it: penstock limits set {name}"
+    holders = f"see who holds them: penstock limits permits {name}; then {change}"
     if gate.breaker != "closed":
         return HeldBack(f"{named} is paused by a breaker: {_tripped(gate)}", REPAIR, "breaker_open")
     if gate.paused:
@@ -172,7 +173,7 @@ def holding(gate: GateStatus, of_the_dead: Sequence[LeaseStatus] = ()) -> HeldBa
                 f"wait, or penstock limits revoke {name} {of_the_dead[0].id}",
                 "gate_held_by_the_dead",
             )
-        return HeldBack(text, f"{change} --gate-limit N")
+        return HeldBack(text, f"{holders} --gate-limit N")
     for amount, stands in gate.amounts.items():
         if stands.tokens < 1 and gate.waiting:
             text = f"{named} grants {stands.rate:g} {amount} a second"

@@ -96,6 +96,7 @@ class Service:
     async def _start(self) -> asyncio.subprocess.Process:
         arguments = self.arguments
         if self.listens is not None:
+            # A name for each start: a former child is not taken for this one.
             self.called = f"{self.name}-{secrets.token_hex(4)}"
             arguments = [*arguments, "--name", self.called]
         with self.log.open("ab") as log:

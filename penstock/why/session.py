@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from buffer import RolloutBuffer
 from buffer.writer import OUTCOMES
 from gateway.log import Session, SessionLog
-from gateway.rows import rows_of
 from gateway.show import described, lines
+from gateway.training_rows import rows_of
 from ground.lua import text_fields
 from penstock.fleet import FleetReader
 from penstock.fleet.lines import line_says

@@ -18,7 +18,7 @@ from gateway.canonical import Message, ToolCall, arguments_of, chain, digest, ro
 from gateway.errors import KeyReused
 from gateway.log import Asked, Fresh, Join, Replay
 from gateway.packing import Ids, floats_of, ids_of, runs, spread
-from gateway.rows import Log, Rows, is_clean, rows_of
+from gateway.training_rows import Log, Rows, is_clean, rows_of
 from tests.gateway.scripted.model import (
     END,
     Context,

@@ -18,9 +18,9 @@ from gateway.calls import Call
 from gateway.engines.engine import Engine
 from gateway.log import Session
 from gateway.packing import spread
-from gateway.rows import Rows, rows_of
 from gateway.server.app import Gateway
 from gateway.settings import GatewaySettings
+from gateway.training_rows import Rows, rows_of
 from ground.redis.connect import target_of
 from tests.gateway.scripted.engine import ScriptedEngine, Served
 from tests.gateway.scripted.model import misproved

@@ -16,7 +16,7 @@ from gateway.calls import Call, Sent
 from gateway.items import item_of, rows_in
 from gateway.log import SessionLog
 from gateway.packing import floats_of, ids_of, spread
-from gateway.rows import Log, Rows, rows_of
+from gateway.training_rows import Log, Rows, rows_of
 from tests.gateway.agents import STEPS, Agent, How, MemoryLog, World
 from tests.gateway.trainers import SOURCES, Sample, install
 from tests.gateway.turns import one_turn

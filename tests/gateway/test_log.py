@@ -7,7 +7,7 @@ import pytest
 
 from gateway.calls import Sent, State
 from gateway.records import record_of
-from gateway.rows import Log
+from gateway.training_rows import Log
 from tests.gateway.agents import FATES, FAULTS, STEPS, Agent, How, MemoryLog, World, check
 from tests.gateway.conftest import Bench, OneSession
 from tests.gateway.scripted.model import Template

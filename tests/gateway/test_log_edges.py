@@ -24,8 +24,8 @@ from gateway.errors import (
 from gateway.items import rows_in
 from gateway.log import Budget, Fresh, Join, Replay
 from gateway.packing import floats_of, ids_of, runs, spread
-from gateway.rows import Log, rows_of
 from gateway.settings import GatewaySettings
+from gateway.training_rows import Log, rows_of
 from tests.gateway.agents import Agent, How, MemoryLog, World, check
 from tests.gateway.conftest import Bench
 from tests.gateway.scripted.model import Template

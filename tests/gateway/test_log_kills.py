@@ -12,7 +12,7 @@ import pytest
 import ground
 from gateway.calls import Sent
 from gateway.log import Asked, Fresh
-from gateway.rows import rows_of
+from gateway.training_rows import rows_of
 from tests.gateway.conftest import Bench
 from tests.gateway.turns import answer, asked, drains, one_turn
 from tests.harness.cluster import Cluster

@@ -20,7 +20,7 @@ import pytest
 
 import ground
 from gateway.packing import spread
-from gateway.rows import Row, rows_of
+from gateway.training_rows import Row, rows_of
 from tests.gateway.serving import TOOLS, Agent, World, events_of, user, world
 from tests.harness.servers import free_port
 

@@ -50,7 +50,8 @@ async def test_a_permit_is_waited_for_with_place_reason_and_what_lets_the_first_
     said, each = await line(real_redis, "api")
     assert said.startswith("2 wait: gate 'api' is full, 1 of 1 permits in flight; the next permit")
     assert " has held the oldest for " in said
-    assert said.endswith("wait, or raise it: penstock limits set api --gate-limit N")
+    assert "see who holds them: penstock limits permits api; then wait" in said
+    assert said.endswith("or raise it: penstock limits set api --gate-limit N")
     assert each[1] == "1 before it"
     listed = await penstock(real_redis, "limits", "ls")
     assert "api: 2 wait: gate 'api' is full" in listed.stdout

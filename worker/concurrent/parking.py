@@ -145,6 +145,7 @@ class ParkingLot:
         return sum(place.wanted for place in self._places.values())
 
     def taken(self, queue: str) -> bool:
+        """Whether the worker is parked at this queue."""
         return self._places[queue].taken
 
     def park(self, room: int, *, but: Collection[str] = ()) -> None:

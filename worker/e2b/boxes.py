@@ -96,7 +96,7 @@ class Boxes:
         if not isinstance(asked, dict):
             raise Problem("invalid_argument", "network must be an object")
         flag = wanted.get("allow_internet_access")
-        reach = self.network({"allow_internet_access": flag, **asked})
+        reach = self.network_for({"allow_internet_access": flag, **asked})
         request = SessionRequest(
             name=name,
             tags={_TEMPLATE: template, _METADATA: json.dumps(metadata), _TOKEN: token},
@@ -249,8 +249,8 @@ class Boxes:
             )
         return float(timeout)
 
-    def network(self, asked: Mapping[str, Any]) -> Network | None:
-        return network.wanted(asked, self._settings.e2b_network)
+    def network_for(self, body: Mapping[str, Any]) -> Network | None:
+        return network.wanted(body, self._settings.e2b_network)
 
     def _remember(self, box: Box) -> Box:
         if len(self._known) > 10_000:

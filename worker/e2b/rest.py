@@ -106,7 +106,7 @@ class Rest:
     async def network(self, request: Request) -> Response:
         """Set a sandbox's network, in place of all that was set before."""
         box = await self._boxes.find(request.path_params["id"])
-        await box.session.connect(self._boxes.network(await body(request)))
+        await box.session.connect(self._boxes.network_for(await body(request)))
         return Response(status_code=204)
 
     async def kill(self, request: Request) -> Response:

@@ -54,8 +54,8 @@ def blank(index: int, stdin: Any, expected: Any, error: str | None) -> dict[str,
 
 
 def is_unknown(code: Code, metadata: dict[str, Any]) -> bool:
-    """Whether the case has no outcome, which is more than its code says: a command whose
-    status is `Error` failed to be run, and has -2 or -4 all the same."""
+    """Whether the case has no outcome. The code alone does not tell: a command whose status is
+    `Error` was never run, and has -2 or -4 as one that failed has."""
     unrun = "Error" in (metadata.get("compile_status"), metadata.get("run_status"))
     return code == -1 or (unrun and code in (-2, -4))
 

@@ -8,15 +8,7 @@
 local MOST = 200 -- of a kind in one call; what is left is found by the next heartbeat
 local requeued, from_hands, condemned = 0, 0, {}
 
--- Whether it may run once more; counts this death.
-local function spared(id, execution, bound)
-  local key = job_key(id)
-  local deaths = (whole(field(id, 'penstock_deaths')) or 0) + 1
-  local retries = whole(field(id, 'retries_left')) or -1
-  call('HSET', key, 'penstock_deaths', deaths, 'penstock_died', execution .. ' ' .. in_seconds)
-  if retries > 0 then call('HSET', key, 'retries_left', retries - 1) end
-  return retries > 0 or (retries < 0 and deaths <= bound)
-end
+-- include: tries_after_deaths.lua
 
 local function take_over(id)
   local execution = next_fence()

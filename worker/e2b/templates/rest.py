@@ -226,7 +226,7 @@ class Templates:
         except ImageUnknown:
             raise unknown(name) from None
         build.say(f"FROM {base.name}")
-        network = self._boxes.network({})
+        network = self._boxes.network_for({})
         return Building(self._boxes.sessions, base, self._folder(), network, self._boxes.starting)
 
     async def status(self, request: Request) -> Response:
