@@ -58,12 +58,11 @@ async def _conclude(buffer: RolloutBuffer, batch: Batch, arrived: bool) -> None:
         )
 
 
-def _pieces(batch: Batch) -> Iterator[str]:
+def _pieces(batch: Batch) -> Iterator[bytes]:
     items = batch.items
     message = f"Successfully read {len(items)} items"
-    before = f'{{"success":true,"message":{encoded(message)},"data":{{"data":'
-    meta = encoded(batch.meta_info, ascii_only=False)
-    return items_in_pieces(before, items, f',"meta_info":{meta}}}}}', ascii_only=False)
+    before = b'{"success":true,"message":%b,"data":{"data":' % encoded(message)
+    return items_in_pieces(before, items, b',"meta_info":%b}}' % encoded(batch.meta_info))
 
 
 Endpoint = Callable[..., Awaitable[Response]]

@@ -188,7 +188,7 @@ async def groups(
 async def group(buffer: Existing, instance_id: Instance, number: Round = 0) -> Response:
     """Send one group's raw items, by arrival."""
     items = await buffer.catalog.items(_name(instance_id), number)
-    return Streamed(items_in_pieces('{"items":', items, "}"))
+    return Streamed(items_in_pieces(b'{"items":', items, b"}"))
 
 
 @v1_routes.get("/tasks/{task}/quarantine")

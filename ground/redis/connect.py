@@ -5,6 +5,7 @@ twice. Who repeats does so knowingly, with idempotent scripts. Replies are bytes
 RESP2's shapes whatever the version of redis-py.
 """
 
+from functools import cache
 from typing import Any, cast
 
 import redis
@@ -12,6 +13,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.backoff import NoBackoff
+from redis.connection import HiredisRespSerializer
 from redis.exceptions import RedisError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
@@ -89,7 +91,24 @@ def connect_async(target: RedisTarget | str, *, timeout: float | None = TIMEOUT)
                     db=target.db, **kwargs,
                 ),
             )  # fmt: skip
-    return redis.asyncio.Redis(retry=once, **_address(target), **kwargs)
+    client = redis.asyncio.Redis(retry=once, **_address(target), **kwargs)
+    pool: Any = client.connection_pool
+    pool.connection_class = _packed_by_hiredis(pool.connection_class)
+    return client
+
+
+class _Packed:
+    """A connection whose commands hiredis packs, as it does those of the sync client."""
+
+    _serializer = HiredisRespSerializer()
+
+    def pack_command(self, *command: Any) -> Any:
+        return self._serializer.pack(*command)
+
+
+@cache
+def _packed_by_hiredis(kind: type[Any]) -> type[Any]:
+    return type(kind.__name__, (_Packed, kind), {})  # named alike: `target_of` reads it
 
 
 def first_sentinel(target: RedisTarget, *, timeout: float | None = TIMEOUT) -> redis.Redis:
