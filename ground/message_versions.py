@@ -23,7 +23,9 @@ class Versioned(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _written_in_this_version(cls, message: Any) -> Any:
-        return {"v": cls.VERSION} | message if isinstance(message, dict) else message
+        if not isinstance(message, dict) or "v" in message:
+            return message
+        return {"v": cls.VERSION} | message
 
     @classmethod
     def read(cls, message: dict[str, Any]) -> Self:
@@ -35,4 +37,4 @@ class Versioned(BaseModel):
                 f"{cls.__name__} has schema version {found!r}, and this release reads "
                 f"{oldest} to {cls.VERSION}: upgrade the older side of trainer and worker"
             )
-        return cls.model_validate({"v": found} | message)
+        return cls.model_validate(message if "v" in message else {"v": found} | message)

@@ -8,6 +8,7 @@ bare failure. So no execution is left open.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 import zlib
@@ -16,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from pydantic_core import to_json
 from redis.exceptions import RedisError
 from rq.defaults import DEFAULT_FAILURE_TTL, UNSERIALIZABLE_RETURN_VALUE_PAYLOAD
 from rq.job import Retry
@@ -199,11 +201,11 @@ class Finisher:
         ttl = claimed.number(b"result_ttl", self._worker.default_result_ttl)
         if ttl == 0 or isinstance(outcome.value, Retry):
             return None
-        raw = self._dumped(outcome.value)
+        word = counted_as(outcome.value)
+        raw = self._dumped(outcome.value, of_program=bool(word))
         payload = b"" if outcome.value is None else b64encode(raw)
         notice = raw if self._serializer is JSONSerializer and len(raw) <= NOTICE_LIMIT else b""
-        how = counted_as(outcome.value) or FUNCTION
-        return self._end(claimed, how, ttl, payload, notice)
+        return self._end(claimed, word or FUNCTION, ttl, payload, notice)
 
     def _failure_row(self, claimed: ClaimedJob, error: ExcInfo) -> Row | None:
         job = claimed.built  # the user's code may have changed what is left
@@ -237,8 +239,11 @@ class Finisher:
             claimed.id, claimed.execution, how, ttl, payload, started, claimed.waited, notice, hold,
         )  # fmt: skip
 
-    def _dumped(self, value: Any) -> bytes:
+    def _dumped(self, value: Any, *, of_program: bool) -> bytes:
         try:
+            if of_program and self._serializer is JSONSerializer:  # it is JSON already
+                with contextlib.suppress(ValueError):  # half a surrogate pair
+                    return to_json(value)
             return bytes(self._serializer.dumps(value))
         except BaseException:  # noqa: BLE001 - as RQ does: a text says that it cannot be written
             return bytes(self._serializer.dumps(UNSERIALIZABLE_RETURN_VALUE_PAYLOAD))

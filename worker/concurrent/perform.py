@@ -14,8 +14,10 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from pydantic_core import from_json
 from redis.exceptions import RedisError
 from rq.exceptions import DeserializationError
+from rq.serializers import JSONSerializer
 from rq.timeouts import JobTimeoutException
 from rq.utils import now, utcformat
 from rq.worker import BaseWorker
@@ -164,15 +166,23 @@ def _timed_out(timeout: float) -> JobTimeoutException:
 
 def _call_of(data: bytes, serializer: Any) -> tuple[Any, Any, Any, Any]:
     try:
-        with contextlib.suppress(zlib.error):  # RQ reads uncompressed data too
-            data = zlib.decompress(data)
-        name, instance, args, kwargs = serializer.loads(data)
+        if not data.startswith(b"["):  # as JSON does, and nothing that is compressed
+            with contextlib.suppress(zlib.error):  # RQ reads uncompressed data too
+                data = zlib.decompress(data)
+        name, instance, args, kwargs = _loaded(data, serializer)
     except Exception as failure:
         raise DeserializationError(
             f"the job cannot be read with {_name_of(serializer)}: {type(failure).__name__}; "
             "is it enqueued with the serializer that this worker was started with?"
         ) from failure
     return name, instance, args, kwargs
+
+
+def _loaded(data: bytes, serializer: Any) -> Any:
+    if serializer is JSONSerializer:
+        with contextlib.suppress(ValueError):  # half a surrogate pair
+            return from_json(data)
+    return serializer.loads(data)
 
 
 def _name_of(serializer: Any) -> str:
