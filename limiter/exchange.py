@@ -104,12 +104,13 @@ class GateUnit(Ledger):
     ) -> Exchange:
         """All of them join the line, or none does."""
         rows = [(ask.id, ask.wish.row, ask.score, ask.wish.term) for ask in asks]
-        special = [ask.wish for ask in asks if ask.wish.special]
+        weighs = shares = False
+        if special := [ask.wish for ask in asks if ask.wish.special]:
+            weighs = any(wish.charge is not None for wish in special)
+            shares = any(wish.share for wish in special)
         command = self.commands.acquire(
             rows, self.term_us, join=asks[0].wish.joins, released=released,
-            weighs=any(wish.charge is not None for wish in special),
-            shares=any(wish.share for wish in special),
-            any_kind=beating,
+            weighs=weighs, shares=shares, any_kind=beating,
         )  # fmt: skip
         return Exchange(command, partial(self.read_asks, asks, released), asks)
 
@@ -148,10 +149,12 @@ class GateUnit(Ledger):
         return True
 
     def read_time(self, reply: list[Any], sent: float) -> None:
-        """Read the beginning of a reply: the server's time, when to look again, and this process's
-        grants."""
-        if self.refused_form(reply):
-            return
+        """Read the beginning of a reply, unless it refuses the plain form."""
+        if not self.refused_form(reply):
+            self._read_beginning(reply, sent)
+
+    def _read_beginning(self, reply: list[Any], sent: float) -> None:
+        """The server's time, when to look again, and this process's grants."""
         # The server read its clock after `sent`. So its time T is no earlier here than this says.
         at, wake, grants = int(reply[0]), int(reply[1]), reply[2]
         self.server_ahead = at / 1e6 - sent
@@ -185,7 +188,9 @@ class GateUnit(Ledger):
             self.beat_at = min(self.beat_at, sent + self.heartbeat)
             if not self.listening:
                 self.engine.wake()  # so that the inbox reads the grants to those in line
-        self.read_release(released, reply, sent)
+        for id, _ in released:
+            self.releases.pop(id, None)
+        self._read_beginning(reply, sent)
 
     def _join(self, ask: Ask, score: str) -> None:
         ask.score = score
@@ -219,7 +224,7 @@ class GateUnit(Ledger):
             return
         for id, _ in released:
             self.releases.pop(id, None)
-        self.read_time(reply, sent)
+        self._read_beginning(reply, sent)
 
     def read_cancel(self, ids: list[str], reply: list[Any], sent: float) -> None:
         limit, in_flight, holders = reply[3].decode() or "any", int(reply[4]), reply[5].decode()
