@@ -13,13 +13,13 @@ import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.backoff import NoBackoff
-from redis.connection import HiredisRespSerializer
 from redis.exceptions import RedisError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
 from ground.errors import PenstockError, SettingError
 from ground.redis.url import RedisTarget, parse_redis_url
+from ground.redis.wire import packed
 
 Client = redis.Redis | redis.RedisCluster
 AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
@@ -93,22 +93,20 @@ def connect_async(target: RedisTarget | str, *, timeout: float | None = TIMEOUT)
             )  # fmt: skip
     client = redis.asyncio.Redis(retry=once, **_address(target), **kwargs)
     pool: Any = client.connection_pool
-    pool.connection_class = _packed_by_hiredis(pool.connection_class)
+    pool.connection_class = _packing(pool.connection_class)
     return client
 
 
-class _Packed:
-    """A connection whose commands hiredis packs, as it does those of the sync client."""
+class _Packing:
+    """A connection that packs its commands as a wire does; redis-py's own does it in Python."""
 
-    _serializer = HiredisRespSerializer()
-
-    def pack_command(self, *command: Any) -> Any:
-        return self._serializer.pack(*command)
+    def pack_command(self, name: str, *args: Any) -> list[bytes]:
+        return [packed([(*name.split(), *args)])]  # such as `CONFIG GET`
 
 
 @cache
-def _packed_by_hiredis(kind: type[Any]) -> type[Any]:
-    return type(kind.__name__, (_Packed, kind), {})  # named alike: `target_of` reads it
+def _packing(kind: type[Any]) -> type[Any]:
+    return type(kind.__name__, (_Packing, kind), {})  # named alike: `target_of` reads it
 
 
 def first_sentinel(target: RedisTarget, *, timeout: float | None = TIMEOUT) -> redis.Redis:
