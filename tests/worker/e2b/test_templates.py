@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from e2b import BuildException, Sandbox, SandboxException, Template
+from e2b import BuildException, FileType, Sandbox, SandboxException, Template
 from packaging.version import Version
 
 from jail.images import ImageBroken
@@ -204,6 +204,7 @@ def test_many_files_are_copied_over_what_was_there(server: E2bServer, tmp_path: 
     for number in range(300):
         (tmp_path / "many").mkdir(exist_ok=True)
         (tmp_path / f"many/{number}").write_text(f"{number}\n")
+    (tmp_path / "many/empty").mkdir()
     template = (
         Template(file_context_path=tmp_path)
         .from_image("t")
@@ -217,7 +218,8 @@ def test_many_files_are_copied_over_what_was_there(server: E2bServer, tmp_path: 
         said = box.commands.run(
             "set -- /many/*; echo $#; cat /many/7 /many/8 /target /many/299"
         ).stdout
-    assert said == "300\n7\n8\n8\n299\n"
+        assert box.files.get_info("/many/empty").type is FileType.DIR
+    assert said == "301\n7\n8\n8\n299\n"
 
 
 @builds
