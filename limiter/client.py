@@ -100,8 +100,8 @@ class GateClient:
         unit = ask.ledger
         unit.engine.post(unit, partial(unit.abandon, ask))
 
-    def patience(self, ask: Ask) -> float | None:
-        return ask.patience(ask.ledger.engine.clock())
+    def seconds_left(self, ask: Ask) -> float | None:
+        return ask.seconds_left(ask.ledger.engine.clock())
 
     def call(self, command: Callable[[Ledger], Any], answer: Answer) -> None:
         """Send a command out of turn."""

@@ -178,7 +178,7 @@ class Gate:
             if timeout is None:
                 await ask.future
             else:
-                async with asyncio.timeout(client.patience(ask)):
+                async with asyncio.timeout(client.seconds_left(ask)):
                     await ask.future
             return Permit(ask.taken())
         except TimeoutError:

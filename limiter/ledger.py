@@ -82,7 +82,7 @@ class Ask(Answer):
         if self.deadline < NEVER:
             ledger.deadlines.set(self.deadline, self)
 
-    def patience(self, now: float) -> float | None:
+    def seconds_left(self, now: float) -> float | None:
         """Seconds after which the caller stops believing that the engine will answer."""
         return None if self.deadline == NEVER else self.deadline - now + _BENEFIT_OF_DOUBT
 

@@ -83,7 +83,7 @@ class SyncGate:
         client = self._client
         try:  # a signal's handler may raise at any line of this
             client.ask(ask)
-            if not ask.wait(client.patience(ask)):
+            if not ask.wait(client.seconds_left(ask)):
                 raise client.silent()
             outcome = ask.taken()
             return outcome if isinstance(outcome, Wait) else SyncPermit(outcome)

@@ -1,7 +1,7 @@
 -- all_groups_in_steps.lua: what a publication, or a change of the policy, has to do to all groups. It is done in
 -- steps of a bounded size. What is left is in the policy's hash (`todo`: the chore and its cursor), so
 -- the next script of its kind goes on with it. A chore may see a group twice.
--- include: end_batch.lua
+-- include: return_batch.lua
 local STEP = 200
 -- Those of a new line, those of the first version, those of each change; each goes on with the next. Their names
 -- are stored, so they stay: `ripen_…` ends what is too old.

@@ -2,7 +2,7 @@
 -- KEYS   root
 -- ARGV   receipt
 -- REPLY  1 when given back now or by a call before, 2 when a part is: repeat it; 0 when it was not leased
--- include: end_batch.lua
+-- include: return_batch.lua
 return whole(function()
   local batch = at('batch:' .. RECEIPT)
   local had = redis.call('HMGET', batch, 'state', 'released')

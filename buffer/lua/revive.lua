@@ -3,7 +3,7 @@
 -- KEYS   root
 -- ARGV   gid
 -- REPLY  1, now or by a call before; or 0 when nothing of it is kept
--- include: end_batch.lua
+-- include: return_batch.lua
 -- include: idle.lua
 local meta = redis.call('HMGET', meta_of(GID), 'state', 'bytes', 'why', 'version', 'requeued')
 if not meta[1] or redis.call('EXISTS', group_of(GID)) == 0 then return 0 end

@@ -4,7 +4,7 @@
 -- REPLY  {sealed, discarded_json, items, groups, n, sum, m2, min, max} (figures); without figures, and sealed
 --        is 0, for a batch that is empty or lost groups with its lease: it is undone, the rest stays for the
 --        next; or for one that is acknowledged already
--- include: end_batch.lua
+-- include: return_batch.lua
 local MOST_REPORTED = 1000 -- in one batch; the rest are the next one's
 return whole(function()
   local batch = at('batch:' .. RECEIPT)

@@ -2,7 +2,7 @@
 -- KEYS   root
 -- ARGV   receipt, then for each group: gid verdict(invalid | quarantined | unasked) reason
 -- REPLY  how many were settled; 0 when the batch is no longer leased
--- include: end_batch.lua
+-- include: return_batch.lua
 return whole(function()
   local batch = at('batch:' .. RECEIPT)
   if redis.call('HGET', batch, 'state') ~= 'leased' then return 0 end

@@ -1,5 +1,5 @@
 -- timeouts.lua: what time alone brings about: groups time out, leases end, what was kept goes.
--- include: end_batch.lua
+-- include: return_batch.lua
 -- Somebody makes it, or it waits for the next slot.
 local function is_for_slots(gid)
   return redis.call('HEXISTS', meta_of(gid), 'slot') == 1 or redis.call('ZSCORE', at('parked'), gid)

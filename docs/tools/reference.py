@@ -32,7 +32,7 @@ from limiter import AdaptiveStatus, AmountStatus, GateShare, GateShares, GateSta
 from penstock.cli import command
 from penstock.fleet import Fleet, Queue, Registry, Server
 from penstock.fleet.figures import families
-from penstock.fleet.judge import FAMILIES, VERDICTS
+from penstock.fleet.health import FAMILIES, VERDICTS
 from penstock.fleet.model import Alarm, Latency
 from penstock.monitor import app as monitor
 from penstock.settings import MonitorSettings

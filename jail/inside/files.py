@@ -49,8 +49,8 @@ def sealed(stdin: bytes) -> int:
 
 
 def matching(place: Place, patterns: list[str]) -> list[str]:
-    """The names below the program's own folder that match these patterns, the deepest folders
-    too."""
+    """The paths of all files below the program's own folder, however deep, whose last name matches
+    one of these patterns."""
     found: list[str] = []
     for folder, _, names in os.walk(place.home) if patterns else ():
         inner = os.path.relpath(folder, place.home)

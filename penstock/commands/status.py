@@ -9,7 +9,7 @@ import click
 from ground import PenstockError
 from ground.redis.connect import UNWELL
 from penstock.fleet import Fleet, FleetReader
-from penstock.fleet.judge import EXIT_CODES
+from penstock.fleet.health import EXIT_CODES
 from penstock.fleet.model import Level
 from penstock.in_order import run_in_order
 from penstock.options import examples, given_settings, settings_options

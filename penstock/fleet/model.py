@@ -133,7 +133,7 @@ class Queue:
     remedy: str = ""
     """What lets its jobs in; empty if nothing holds them."""
     cause: str = ""
-    """What holds them, as `penstock.fleet.judge.VERDICTS` names it."""
+    """What holds them, as `penstock.fleet.health.VERDICTS` names it."""
     ungated: str = ""
     """How some of its workers pass the gate of the others by; empty if none does."""
 
@@ -258,7 +258,7 @@ class Job:
 class Alarm:
     """An alarm: what is wrong, what to do, and where to look.
 
-    verdict  its name, as in `penstock.fleet.judge.VERDICTS`
+    verdict  its name, as in `penstock.fleet.health.VERDICTS`
     kind     queue, gate, worker, task, run, job, redis or monitor
     """
 

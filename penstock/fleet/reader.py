@@ -22,8 +22,8 @@ from ground.redis.url import RedisTarget
 from limiter import Gate, GateStatus, UnknownGate, existing_gate
 from limiter.commands import INDEX
 from penstock.fleet import buffers, sandboxes, work
+from penstock.fleet.health import judge, trouble_of
 from penstock.fleet.history import seen_key
-from penstock.fleet.judge import judge, trouble_of
 from penstock.fleet.lines import Waiter, line_of
 from penstock.fleet.model import Fleet, Group, Queue, Sandbox, Server, Task, Worker
 from penstock.fleet.one_job import Stored, job_in_full, stored_job

@@ -9,11 +9,11 @@ from starlette.responses import Response
 
 from penstock.changes import Audit
 from penstock.fleet import Sandbox, Worker
-from penstock.fleet.finding import find
 from penstock.fleet.groups import GROUP_STATES, WHY, GroupFilter, groups_of
 from penstock.fleet.history import SPANS
 from penstock.fleet.jobs import JOB_STATES, JobFilter, jobs_of, jobs_of_worker
 from penstock.fleet.lines import line_of, line_says, steps
+from penstock.fleet.search import find
 from penstock.fleet.work import with_their_jobs
 from penstock.monitor.answers import Answer, refused
 from penstock.monitor.asked import Count, Looked, OneOf, Perhaps, Real, Whole

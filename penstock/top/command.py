@@ -54,8 +54,8 @@ def command(once: bool, as_json: bool, every: float) -> int:
 
 async def _look(url: str, run: str, *, as_json: bool) -> int:
     from penstock.fleet import FleetReader
+    from penstock.fleet.health import EXIT_CODES
     from penstock.fleet.history import History
-    from penstock.fleet.judge import EXIT_CODES
     from penstock.tables import terminal_width
     from penstock.top.plain import lines_of
     from penstock.top.views import overview_of

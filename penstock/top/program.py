@@ -23,8 +23,8 @@ from ground.redis.connect import UNWELL
 from ground.tasks import heed_cancellation
 from penstock.changes import Author, Changes
 from penstock.fleet import FleetReader
-from penstock.fleet.finding import find
 from penstock.fleet.history import History
+from penstock.fleet.search import find
 from penstock.top.cells import STYLES, cell, cut, harmless, text, widget, widths
 from penstock.top.details import Seen
 from penstock.top.model import (

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.changes import Audit
 from penstock.fleet import Fleet, Job
-from penstock.fleet.finding import find
 from penstock.fleet.groups import GroupFilter, groups_of
 from penstock.fleet.history import History, lately
 from penstock.fleet.jobs import JobFilter, jobs_of
+from penstock.fleet.search import find
 from penstock.fleet.work import with_their_jobs
 from penstock.top import rows
 from penstock.top.details import DETAILS, Seen

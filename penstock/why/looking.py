@@ -7,7 +7,7 @@ from gateway.log import SessionLog
 from ground import PenstockError
 from ground.keys import tagged
 from penstock.fleet import FleetReader
-from penstock.fleet.finding import find
+from penstock.fleet.search import find
 from penstock.why.item import explain_group, explain_item
 from penstock.why.job import KEPT, explain_job
 from penstock.why.model import Explained

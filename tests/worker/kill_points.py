@@ -7,11 +7,11 @@ from tests.harness import killing
 from tests.harness.killing import Point, after, before, named
 
 SHIFT, FINISHER = "worker.concurrent.shift:Shift", "worker.concurrent.finish:Finisher"
-ENDING, ORDERS = "worker.concurrent.end_by_rq:Ending", "worker.queue.client_orders:Orders"
+ENDING, ORDERS = "worker.concurrent.end_or_retry_by_rq:Ending", "worker.queue.client_orders:Orders"
 RUN = "jail.fusion.client:SandboxFusion.run"
 READ_CLAIM = "worker.concurrent.shift:read_claim"
 CLEANUP = "worker.concurrent.worker:ConcurrentWorker.cleanup_execution"
-FENCED = "worker.concurrent.end_by_rq:FencedPipeline._is_due"
+FENCED = "worker.concurrent.end_or_retry_by_rq:FencedPipeline._is_due"
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """Record how jobs ended: plain ends together, many in one script call. Ends with callbacks,
-retries, dependents and the like go one by one, by RQ's own code (`end_by_rq.py`).
+retries, dependents and the like go one by one, by RQ's own code (`end_or_retry_by_rq.py`).
 
 Both ways are fenced: they take effect only while this worker holds the execution's lease. The lease
 ends in the transaction that writes the job's new state. While Redis does not answer, we retry. An
@@ -30,7 +30,7 @@ from ground.redis.connection import is_full, is_passing, trouble
 from ground.tracing.spans import OFF
 from worker.concurrent import traced
 from worker.concurrent.commands import WorkCommands
-from worker.concurrent.end_by_rq import Ending, JobDeleted, LeaseLost
+from worker.concurrent.end_or_retry_by_rq import Ending, JobDeleted, LeaseLost
 from worker.concurrent.running import (
     OUR_CALLBACKS,
     ClaimedJob,

@@ -29,7 +29,7 @@ from ground import SettingError, tracing
 from ground.redis.connect import target_of
 from worker.allowed import SETTING as ALLOW
 from worker.allowed import Allowed, AllowedJob, allowed, checked, require_no_pickle
-from worker.concurrent.end_by_rq import CallbackLimit, Ending
+from worker.concurrent.end_or_retry_by_rq import CallbackLimit, Ending
 from worker.concurrent.heartbeat import Heartbeat
 from worker.concurrent.parking import standing
 from worker.concurrent.rq_job import replace_current_job, require_rqs_keys_of, warn_unless_json

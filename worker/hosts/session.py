@@ -140,10 +140,10 @@ def _end_soon(held: _OpenSandbox, loop: asyncio.AbstractEventLoop) -> None:
     takes no lock. A fork's copy ends nothing."""
     if held.process == os.getpid():
         with suppress(RuntimeError):  # the loop has ended: the reaper has the sandbox
-            loop.call_soon_threadsafe(_begin_to_end, held)
+            loop.call_soon_threadsafe(_end_in_background, held)
 
 
-def _begin_to_end(held: _OpenSandbox) -> None:
+def _end_in_background(held: _OpenSandbox) -> None:
     task = asyncio.ensure_future(held.end())
     _ending.add(task)
     task.add_done_callback(_ending.discard)

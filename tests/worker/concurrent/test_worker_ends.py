@@ -28,7 +28,7 @@ from tests.worker.concurrent.crew import (
     work_in_process,
 )
 from worker.concurrent.commands import SCRIPTS, WorkCommands
-from worker.concurrent.end_by_rq import Ending
+from worker.concurrent.end_or_retry_by_rq import Ending
 from worker.concurrent.finish import Finisher
 from worker.concurrent.heartbeat import Heartbeat
 from worker.concurrent.running import ClaimedJob, RunningJobs

@@ -41,7 +41,7 @@ from tests.worker.queue.by_shortcut import work
 from tests.worker.scripted_answers import Answer
 from worker import CodeQueue, QueueUnavailable
 from worker.concurrent.commands import SCRIPTS
-from worker.concurrent.end_by_rq import Ending
+from worker.concurrent.end_or_retry_by_rq import Ending
 
 GATED: dict[str, Any] = {"gate": "code", "gate_limit": 4}
 

@@ -1,4 +1,4 @@
--- end_batch.lua: how a lease ends. A batch that comes back has its groups ready again in their old places, and
+-- return_batch.lua: how a lease ends. A batch that comes back has its groups ready again in their old places, and
 -- the discarded ids it reported are reported with another batch.
 -- include: slots.lua
 -- Taken since the last publication, but it is not trained on, or is to be again: another may be taken.
