@@ -166,7 +166,7 @@ async def test_one_that_was_handed_in_is_not_missed(redis, gate, caplog):
     spent = await gate.acquire()
     spent.hand_in()
     await gate.free(spent.id, spent.fence)
-    kept = await TokenBucket(redis, "h", limit=1, lease=1.5).acquire()
+    kept = await TokenBucket(redis, "h", limit=1, lease=30, heartbeat=0.4).acquire()
     for _ in range(2):
         before = kept._lease.deadline
         while kept._lease.deadline == before:  # noqa: ASYNC110 - the engine beats for both gates

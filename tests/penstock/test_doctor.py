@@ -145,7 +145,7 @@ def test_quiet_shows_only_what_is_not_well() -> None:
         ("appendonly", "no", "persistence", "warn", "a restart loses all jobs"),
         ("save", "60 1", "persistence", "warn", "snapshots only"),
         ("maxmemory-policy", "allkeys-lru", "settings", "warn", "while there is no maxmemory"),
-        ("maxmemory", "100mb", "settings", "ok", "maxmemory 105 MB"),
+        ("maxmemory", "100mb", "settings", "ok", "noeviction, maxmemory 105 MB"),
     ],
 )
 def test_settings_of_the_server_are_judged(
