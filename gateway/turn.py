@@ -1,6 +1,6 @@
 """A turn goes from a request to its committed answer.
 
-1. begin: Redis notes that the call is open, and says what it continues, or that it was answered.
+1. begin (`lua/begin.lua`): the call is open in Redis, which says what it continues, or its answer.
    Meanwhile a permit is asked for, and the engine renders what most likely comes next.
 2. prompt: the ids of what it continues, and those of its tail; or the whole conversation's.
 3. sample: an engine goes on from these ids. What was aborted goes on, by ids, where it stopped.

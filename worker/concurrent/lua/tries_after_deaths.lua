@@ -1,4 +1,5 @@
--- tries_after_deaths.lua: how often a job runs again whose workers died: as its own retries say, else `job_deaths` times.
+-- tries_after_deaths.lua: how often a job runs again whose workers died: as its own retries say, else `job_deaths`
+-- times. A job whose function failed is retried by RQ's code: `end_or_retry_by_rq.py`.
 
 -- Whether it may run once more; counts this death.
 local function spared(id, execution, bound)
