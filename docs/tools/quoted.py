@@ -10,7 +10,9 @@ A test fails where a page and the reports differ.
 """
 
 import json
+import math
 import re
+import statistics
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -133,7 +135,33 @@ def _scaling() -> str:
     return _lines(["What grows", *(f"{size:,}" for size in kept["sizes"]), "last / first"], rows)
 
 
-TABLES = {"all": _costs, "jobs": _jobs, "results": _results, "scaling": _scaling}
+def _leaks() -> str:
+    kept = read_kept("leaks")
+    facts = [fact for fact in next(iter(kept.values())) if fact != "count"]
+    rows = []
+    for name, found in kept.items():
+        cells = []
+        for fact in facts:
+            grows, error = slope(found[fact], found["count"])
+            unit = " kB" if "memory" in fact else ""
+            cells.append(f"{found[fact][-1]:,.0f}{unit}; {grows:.2f} ± {error:.2f}")
+        rows.append([f"{found['count']:,} {name}", *cells])
+    return _lines(["After", *facts], rows)
+
+
+def slope(values: list[float], count: int) -> tuple[float, float]:
+    """What a thousand of so many add, by the line that fits best, and its standard error."""
+    at = [(n + 1) * count / len(values) / 1000 for n in range(len(values))]
+    line = statistics.linear_regression(at, values)
+    off = [value - line.intercept - line.slope * x for x, value in zip(at, values, strict=True)]
+    spread = math.fsum((x - statistics.fmean(at)) ** 2 for x in at)
+    error = math.sqrt(math.fsum(each**2 for each in off) / (len(at) - 2) / spread)
+    return line.slope, error
+
+
+TABLES = {
+    "all": _costs, "jobs": _jobs, "results": _results, "scaling": _scaling, "leaks": _leaks,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -203,8 +203,8 @@ class PrivateRedis:
             self._process.send_signal(signal.SIGCONT)
 
     def ask(self, *words: Any) -> Any:
-        """One command over a connection of its own."""
-        client = ground.connect(self.socket_target)
+        """One command over a connection of its own. A replica that loads much answers late."""
+        client = ground.connect(self.socket_target, timeout=STARTS_WITHIN)
         try:
             return client.execute_command(*words)  # type: ignore[no-untyped-call]
         finally:

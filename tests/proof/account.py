@@ -65,7 +65,10 @@ class Accounts:
         names = [file.stem for file in self.folder.glob("*-*.jsonl")]
         of_all = [(name, line) for name in names for line in journal.read(self.folder, name)]
         self.lines: Lines = sorted(of_all, key=lambda pair: pair[1]["at"])
-        self.hits = list(_hits(journal.read(self.folder, "fleet")))
+        hits = _hits(journal.read(self.folder, "fleet"))
+        self.hits = sorted(hits, key=lambda hit: hit.began)
+        self._begins = [hit.began for hit in self.hits]
+        self._longest = max((hit.ended - hit.began for hit in self.hits), default=0.0)
         self.began, self.ended = self.lines[0][1]["at"], self.lines[-1][1]["at"]
         deaths = [(hit.target, hit.began) for hit in self.hits if hit.kind == "kill"]
         deaths += [(line["name"], line["at"]) for _, line in self.of("failed by itself")]
@@ -84,7 +87,9 @@ class Accounts:
 
     def kinds_of(self, thing: Thing) -> list[str]:
         """Of each disturbance that it was in danger of."""
-        return [hit.kind for hit in self.hits if _meets(hit, thing)]
+        first = bisect.bisect_left(self._begins, thing.began - self._longest)
+        last = bisect.bisect_right(self._begins, thing.ended)
+        return [hit.kind for hit in self.hits[first:last] if _meets(hit, thing)]
 
     def columns_of(self, thing: Thing) -> list[str]:
         """The column of each of them."""

@@ -343,7 +343,7 @@ def _answers(port: int) -> bool:
 def _small_disk(folder: Path) -> Iterator[Path | None]:
     """A disk of its own for Redis, which can be filled. Only root may mount one: else None."""
     folder.mkdir(parents=True)
-    size = ["mount", "-t", "tmpfs", "-o", "size=1g", "penstock-proof", str(folder)]
+    size = ["mount", "-t", "tmpfs", "-o", "size=3g", "penstock-proof", str(folder)]
     if os.getuid() or subprocess.run(size, capture_output=True, check=False).returncode:
         yield None
         return
