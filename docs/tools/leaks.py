@@ -198,9 +198,9 @@ async def rounds(name: str, count: int, url: str) -> list[dict[str, float]]:
 
 
 def is_flat(values: list[float], count: int) -> bool:
-    """Whether it grows by no more than its noise, or by no more than a fiftieth over all rounds."""
+    """Whether it grows by no more than its noise, or by no more than a twentieth over all rounds."""
     grows, error = slope(values, count)
-    return grows <= 3 * error or grows * count / 1000 <= values[0] / 50
+    return grows <= 3 * error or grows * count / 1000 <= values[0] / 20
 
 
 def measured(name: str, count: int) -> dict[str, list[float]]:

@@ -49,7 +49,7 @@ EXPOSED = {
 }  # fmt: skip
 
 
-STARTING = 30.0  # seconds in which a process is not up, on a machine with much to do
+STARTING = 100.0  # seconds in which a process may not be up, on a machine with much to do
 AWAY = ("Redis restarted", "Failover", "Network cut", "Disk full")
 
 
