@@ -198,7 +198,7 @@ async def rounds(name: str, count: int, url: str) -> list[dict[str, float]]:
 
 
 def is_flat(values: list[float], count: int) -> bool:
-    """Whether it grows by no more than its noise, or by no more than a twentieth over all rounds."""
+    """Whether it grows by no more than its noise, or by no more than a twentieth in all."""
     grows, error = slope(values, count)
     return grows <= 3 * error or grows * count / 1000 <= values[0] / 20
 
