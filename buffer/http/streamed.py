@@ -98,7 +98,7 @@ def encoded(value: Any) -> bytes:
 
 
 def _encoded_item(item: Any) -> bytes:
-    """The same of what was stored as JSON, in a fifth of the time; its texts may be in UTF-8."""
+    """Encode what was stored as JSON, in a fifth of the time; its texts may be in UTF-8."""
     try:
         return to_json(item)
     except ValueError:  # half a surrogate pair
