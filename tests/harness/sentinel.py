@@ -71,8 +71,17 @@ class SentinelPair(Fleet):
 
     def _follow(self) -> None:
         """Sentinel would tell a returned primary to follow by itself, after ten seconds."""
-        self.replica.ask("REPLICAOF", "127.0.0.1", self.primary.port)
-        until(lambda: self.replica.ask("ROLE")[3] == b"connected", "a replica in step")
+        until(self._follows, "a replica in step")
+
+    def _follows(self) -> bool:
+        try:
+            role = self.replica.ask("ROLE")
+            if role[0] == b"slave" and role[2] == self.primary.port:
+                return bool(role[3] == b"connected")
+            self.replica.ask("REPLICAOF", "127.0.0.1", self.primary.port)
+        except redis.ConnectionError:  # it ended itself, as after a full disk
+            self.revive()
+        return False
 
     def _watch(self, sentinel: PrivateRedis) -> None:
         sentinel.ask("SENTINEL", "MONITOR", SERVICE, "127.0.0.1", self.primary.port, 1)
