@@ -90,6 +90,8 @@ class Shown:
     async def resize(self, width: int, height: int) -> None:
         await self._pilot.resize_terminal(width, height)
         await self._pilot.pause()
+        while len(self.lines) != height:  # on a busy machine it is drawn a moment later
+            await self._pilot.pause(0.01)
 
 
 @asynccontextmanager

@@ -63,8 +63,9 @@ def test_one_that_was_started_by_hand_is_joined_with_the_data(folder, binary):
     with EmbeddedServer(folder, binary=binary) as first:
         ask(first, "SET", "key", "value")
         (folder.parent / "redis_url").write_text(first.url)
-    words = line.replace(".penstock", folder.name).replace("redis-server", str(binary))
-    subprocess.run(["bash", "-ec", words], cwd=folder.parent, check=True, stdout=subprocess.DEVNULL)
+    words = ["bash", "-ec", line.replace(".penstock", folder.name)]
+    named = {**os.environ, "SERVER": str(binary)}
+    subprocess.run(words, cwd=folder.parent, env=named, check=True, stdout=subprocess.DEVNULL)
     until(lambda: running_server(folder), "the server answers")
     with EmbeddedServer(folder, binary=binary) as joined:
         assert (joined.owned, joined.url) == (False, first.url)
