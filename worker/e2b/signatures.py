@@ -25,9 +25,9 @@ class Signatures:
 
     def __init__(self, boxes: Boxes, fleet: Fleet | None) -> None:
         self._boxes, self._fleet = boxes, fleet
-        self._tokens: Mapping[str, str] = {}
+        self._token_of: Mapping[str, str] = {}  # by the sandbox's name
         self._listed = float("-inf")  # when the list was begun
-        self._turn, self._asking = asyncio.Lock(), asyncio.Semaphore(_AT_ONCE)
+        self._one_lists, self._asking = asyncio.Lock(), asyncio.Semaphore(_AT_ONCE)
 
     async def signer(self, request: Request) -> str:
         """The sandbox of this machine; empty if there is none. Raises `Problem` for what is no
@@ -49,7 +49,7 @@ class Signatures:
 
     def _known(self, request: Request) -> str:
         signers = (
-            name for name, token in self._tokens.items() if http_files.signed(request, token)
+            name for name, token in self._token_of.items() if http_files.signed(request, token)
         )
         return next(signers, "")
 
@@ -57,10 +57,10 @@ class Signatures:
         """List the living sandboxes' tokens once more, by a list that began after the call: a
         sandbox may be that young."""
         asked = time.monotonic()
-        async with self._turn:
+        async with self._one_lists:
             if self._listed >= asked:  # for one who waited before
                 return
             await asyncio.sleep(self._listed + _PAUSE - time.monotonic())
             begun = time.monotonic()
-            self._tokens = {info.name: token_of(info) async for info in self._boxes.living()}
+            self._token_of = {info.name: token_of(info) async for info in self._boxes.living()}
             self._listed = begun
