@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import httpx
 
 from bench._buffer_load import item
 from bench.peers import environment
+from ground.server.keeper import free_port
 
 _PEER_PACKAGES = [
     "fastapi==0.115.6", "uvicorn==0.34.0", "httptools==0.6.4", "uvloop==0.21.0",
@@ -72,7 +72,7 @@ class Server:
 
     @classmethod
     def penstock(cls, redis_url: str) -> Self:
-        port = _free_port()
+        port = free_port()
         return cls(
             [sys.executable, "-m", "penstock", "buffer", "serve"], port, folder=None,
             PENSTOCK_REDIS_URL=redis_url, PENSTOCK_LOG_LEVEL="WARNING",
@@ -85,7 +85,7 @@ class Server:
         open groups of one item."""
         if not (folder / "buffer.py").is_file():
             raise RuntimeError(f"{folder} has no buffer.py: name slime_plugins/rollout_buffer")
-        port = _free_port()
+        port = free_port()
         python = environment("slime", _PEER_PACKAGES)
         numbers = (str(number) for number in (port, group_size, pending))
         command = [str(python), "-c", _PEER_PROGRAM, *numbers, json.dumps(item("pending", 0))]
@@ -107,9 +107,3 @@ class Server:
         except httpx.TransportError:
             return False
         return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from pathlib import Path
 import click
 
 from ground.server.binary import bundled_server
+from ground.server.keeper import free_port
 
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / "build" / "against"
@@ -88,7 +88,7 @@ class Side:
     def _served(self, what: str, before: dict[str, list[str]]) -> Iterator[str]:
         """A server, and whoever else the work needs."""
         with tempfile.TemporaryDirectory(prefix="penstock-against-") as name:
-            folder, port = Path(name), _free_port()
+            folder, port = Path(name), free_port()
             url = f"redis://127.0.0.1:{port}/0"
             lines = ["--port", str(port), "--dir", name, "--appendonly", "yes", "--save", ""]
             server = [*before.get("server", []), str(bundled_server()), *lines]
@@ -103,13 +103,6 @@ class Side:
 
 def who_works(what: str) -> list[str]:
     return ["client", "worker", "server"] if what in SUITES["queue"] else ["client", "server"]
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

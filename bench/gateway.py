@@ -23,13 +23,14 @@ from typing import Any, Self
 
 import httpx
 
-from bench._buffer_servers import Process, _free_port
+from bench._buffer_servers import Process
 from bench.peers import ROOT
 from bench.suite import Ratio, Suite, Target
 from buffer import RolloutBuffer, TaskConfig
 from ground import EmbeddedServer, connect
 from ground.http.wires import Wires
 from ground.server.binary import bundled_server
+from ground.server.keeper import free_port
 
 GATEWAY, PROXY = "gateway", "proxy"
 SESSIONS = 8  # at the load at which neither path fills the cores
@@ -45,7 +46,7 @@ class Started:
     """A program that listens on a port of its own."""
 
     def __init__(self, *command: str, path: str = "/v1/models", **env: str) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         words = [word.replace("{port}", str(self.port)) for word in command]
         self._process = subprocess.Popen(
             [sys.executable, "-m", *words], cwd=ROOT, env={**os.environ, **env},
