@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from buffer.errors import ItemRefused
 from buffer.spans import reported
 from ground import tracing
+from ground.quick_json import read_json
 
 LONGEST_ID = 1024
 HIGHEST_ROUND = 2**53
@@ -131,10 +132,7 @@ def stored_item(value: bytes) -> tuple[int, dict[str, Any]]:
     place, _, payload = value.partition(b" ")
     if not payload.startswith(b"{"):
         payload = zlib.decompress(payload)
-    try:
-        return int(place), from_json(payload)
-    except ValueError:  # half a surrogate pair
-        return int(place), json.loads(payload)
+    return int(place), read_json(payload)
 
 
 def by_arrival(values: Iterable[bytes]) -> list[dict[str, Any]]:

@@ -188,9 +188,7 @@ class GateUnit(Ledger):
             self.beat_at = min(self.beat_at, sent + self.heartbeat)
             if not self.listening:
                 self.engine.wake()  # so that the inbox reads the grants to those in line
-        for id, _ in released:
-            self.releases.pop(id, None)
-        self._read_beginning(reply, sent)
+        self._read_released(released, reply, sent)
 
     def _join(self, ask: Ask, score: str) -> None:
         ask.score = score
@@ -220,8 +218,10 @@ class GateUnit(Ledger):
         self.read_time(reply, sent)
 
     def read_release(self, released: Permits, reply: list[Any], sent: float) -> None:
-        if self.refused_form(reply):
-            return
+        if not self.refused_form(reply):
+            self._read_released(released, reply, sent)
+
+    def _read_released(self, released: Permits, reply: list[Any], sent: float) -> None:
         for id, _ in released:
             self.releases.pop(id, None)
         self._read_beginning(reply, sent)

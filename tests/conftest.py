@@ -59,10 +59,11 @@ def pytest_runtest_setup() -> None:
     """Tests, and what they start, obey Ctrl-C, and what we log is seen.
 
     A shell has what it begins in the background ignore it. A worker that ran in this process leaves
-    RQ's handler, and the level that it gave our log.
+    RQ's handler, and the levels that it gave RQ's log and Penstock's.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    logging.getLogger("penstock").setLevel(logging.NOTSET)
+    for log in ("penstock", "rq.worker"):
+        logging.getLogger(log).setLevel(logging.NOTSET)
 
 
 def pytest_collection_finish() -> None:

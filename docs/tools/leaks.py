@@ -27,10 +27,9 @@ from rq.serializers import JSONSerializer
 import ground
 from buffer import RolloutBuffer, TaskConfig
 from docs.tools.quoted import slope
+from docs.tools.scaling import play
 from docs.tools.sizing import Nowhere
-from gateway.calls import Call, Sent
-from gateway.log import Asked, Fresh, SessionLog
-from gateway.packing import floats_of, ids_of
+from gateway.log import SessionLog
 from ground import EmbeddedServer
 from limiter import TokenBucket
 from worker import CodeQueue, ConcurrentWorker
@@ -104,22 +103,11 @@ async def turns(url: str) -> AsyncIterator[Work]:
     terms = TaskConfig(group_size=1, dialect="v1", retain=1, grace=1, late_window=1, done_max=500)
     buffer, log = RolloutBuffer(url, "math", terms), SessionLog(url, "default")
     await buffer.config()
-    out, lps, made = ids_of(range(50)), floats_of([-1.0] * 50), 0
+    made = 0
 
     async def session(n: int) -> None:
         opened = (await log.open("math", f"u{made + n}", f"i{made + n}")).session
-        parent, end = None, 0
-        for turn in range(1, TURNS + 1):
-            asked = Asked(turn.to_bytes(16), ((turn - 1).to_bytes(16),) if parent else ())
-            begun = await log.begin(opened, asked)
-            assert isinstance(begun, Fresh)
-            call = Call(
-                begun.call, parent, end, ids_of([turn]), out, lps, ((50, 7),),
-                req_digest=asked.digest,
-            )  # fmt: skip
-            await log.commit(opened, begun.fence, call, turn.to_bytes(16))
-            log.sent(opened, begun.call, Sent.WHOLE)
-            parent, end = call.id, call.end
+        await play(log, opened, range(1, TURNS + 1), 50)
         await log.finalize(opened, n % 2)
         if (batch := await buffer.take(1)) is not None:
             await buffer.ack(batch)

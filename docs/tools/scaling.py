@@ -24,7 +24,7 @@ import ground
 from buffer import RolloutBuffer, TaskConfig
 from docs.tools.sizing import ITEM, PROGRAM, Nowhere, Server
 from gateway.calls import Call, Sent
-from gateway.log import Asked, Fresh, SessionLog
+from gateway.log import Asked, Fresh, Session, SessionLog
 from gateway.packing import floats_of, ids_of
 from ground import EmbeddedServer
 from jail.judge import JudgeCase
@@ -146,30 +146,33 @@ async def items(server: Server, *, ready: int) -> float:
     return took
 
 
+async def play(log: SessionLog, session: Session, turns: range, tokens: int) -> None:
+    """These turns of a session, each of one token in and so many out."""
+    out, lps = ids_of(range(tokens)), floats_of([-1.0] * tokens)
+    parent, end = (turns.start - 1) or None, (tokens + 1) * (turns.start - 1)
+    for turn in turns:
+        asked = Asked(turn.to_bytes(16), ((turn - 1).to_bytes(16),) if parent else ())
+        begun = await log.begin(session, asked)
+        assert isinstance(begun, Fresh)
+        call = Call(
+            begun.call, parent, end, ids_of([turn]), out, lps, ((tokens, 7),),
+            req_digest=asked.digest,
+        )  # fmt: skip
+        await log.commit(session, begun.fence, call, turn.to_bytes(16))
+        log.sent(session, begun.call, Sent.WHOLE)
+        parent, end = call.id, call.end
+
+
 async def turns(server: Server, *, sessions: int = 1, before: int = 0) -> float:
     """Turns of 250 tokens, of a session among so many others, or with so many turns before."""
     buffer = RolloutBuffer(server.url, "math", TaskConfig(group_size=1, dialect="v1"))
     await buffer.config()
     log = SessionLog(server.url, "default")
     opened = [(await log.open("math", f"u{n}", f"i{n}")).session for n in range(sessions)]
-    count, out, lps = OPERATIONS // 2, ids_of(range(250)), floats_of([-1.0] * 250)
-
-    async def play(session: Any, first: int, many: int) -> None:
-        parent, end = (first or None), 251 * first
-        for turn in range(first + 1, first + many + 1):
-            asked = Asked(turn.to_bytes(16), ((turn - 1).to_bytes(16),) if parent else ())
-            begun = await log.begin(session, asked)
-            assert isinstance(begun, Fresh)
-            call = Call(
-                begun.call, parent, end, ids_of([turn]), out, lps, ((250, 7),),
-                req_digest=asked.digest,
-            )  # fmt: skip
-            await log.commit(session, begun.fence, call, turn.to_bytes(16))
-            log.sent(session, begun.call, Sent.WHOLE)
-            parent, end = call.id, call.end
-
-    await play(opened[0], 0, before)
-    took = await cost(server, lambda: play(opened[0], before, count), count)
+    count = OPERATIONS // 2
+    await play(log, opened[0], range(1, before + 1), 250)
+    played = range(before + 1, before + count + 1)
+    took = await cost(server, lambda: play(log, opened[0], played, 250), count)
     await log.aclose()
     await buffer.aclose()
     return took

@@ -125,10 +125,12 @@ def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisEr
             f"{subject} takes no more connections: {said}. Raise its maxclients, or look for who "
             "holds them: CLIENT LIST"
         )
-    hung_up = not target.tls and any(word in said for word in ("reset by peer", "closed by server"))
-    remedy = f"If the port speaks TLS, write rediss://; else s{start}" if hung_up else f"S{start}"
     if target.kind == "sentinel":
         remedy = _FAILOVER
+    elif not target.tls and any(word in said for word in ("reset by peer", "closed by server")):
+        remedy = f"If the port speaks TLS, write rediss://; else s{start}"
+    else:
+        remedy = f"S{start}"
     return RedisUnavailable(f"{subject} does not answer: {said}. {remedy}")
 
 

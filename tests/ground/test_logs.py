@@ -17,7 +17,7 @@ LOGGER = logging.getLogger("penstock.test")
 
 @pytest.fixture(autouse=True)
 def loggers_as_they_were():
-    """The root, and ours."""
+    """The root's, and Penstock's."""
     loggers = [logging.getLogger(), logging.getLogger("penstock")]
     before = [(logger.handlers[:], logger.level) for logger in loggers]
     yield

@@ -26,6 +26,10 @@ class NotAtHand(Exception):
     """That revision cannot be had on this machine."""
 
 
+class NotInThisClone(NotAtHand):
+    """git does not have it."""
+
+
 @dataclass(frozen=True)
 class Release:
     name: str
@@ -57,7 +61,7 @@ class Release:
 def both() -> tuple[Release, Release]:
     try:
         return installed("last", LAST), installed("this", None)
-    except NotAtHand as missing:
+    except NotInThisClone as missing:
         shallow = ["git", "rev-parse", "--is-shallow-repository"]
         is_whole = subprocess.check_output(shallow, cwd=ROOT, text=True).strip() == "false"
         pytest.fail(str(missing), pytrace=False) if is_whole else pytest.skip(str(missing))
@@ -82,7 +86,7 @@ def _unpacked(revision: str, folder: Path) -> Path:
         ["git", "archive", revision], cwd=ROOT, stdout=-1, stderr=-1, check=False
     )
     if asked.returncode != 0:
-        raise NotAtHand(f"this clone lacks {revision}: run `git fetch --unshallow --tags`")
+        raise NotInThisClone(f"this clone lacks {revision}: run `git fetch --unshallow --tags`")
     with tarfile.open(fileobj=BytesIO(asked.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder

@@ -8,7 +8,6 @@ bare failure. So no execution is left open.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 import zlib
@@ -17,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from pydantic_core import to_json
 from redis.exceptions import RedisError
 from rq.defaults import DEFAULT_FAILURE_TTL, UNSERIALIZABLE_RETURN_VALUE_PAYLOAD
 from rq.job import Retry
@@ -25,6 +23,7 @@ from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker
 
 from ground.backoff import backoff
+from ground.quick_json import write_json
 from ground.redis.async_connection import AsyncConnection
 from ground.redis.connection import is_full, is_passing, trouble
 from ground.tracing.spans import OFF
@@ -242,8 +241,7 @@ class Finisher:
     def _dumped(self, value: Any, *, of_program: bool) -> bytes:
         try:
             if of_program and self._serializer is JSONSerializer:  # it is JSON already
-                with contextlib.suppress(ValueError):  # half a surrogate pair
-                    return to_json(value)
+                return write_json(value, self._serializer.dumps)
             return bytes(self._serializer.dumps(value))
         except BaseException:  # noqa: BLE001 - as RQ does: a text says that it cannot be written
             return bytes(self._serializer.dumps(UNSERIALIZABLE_RETURN_VALUE_PAYLOAD))

@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from pydantic_core import from_json
 from redis.exceptions import RedisError
 from rq.exceptions import DeserializationError
 from rq.serializers import JSONSerializer
@@ -23,6 +22,7 @@ from rq.utils import now, utcformat
 from rq.worker import BaseWorker
 
 from ground.lua import Command
+from ground.quick_json import read_json
 from ground.redis.async_connection import AsyncConnection
 from ground.redis.connect import target_of
 from limiter import Gate, Permit, Report
@@ -169,20 +169,15 @@ def _call_of(data: bytes, serializer: Any) -> tuple[Any, Any, Any, Any]:
         if not data.startswith(b"["):  # as JSON does, and nothing that is compressed
             with contextlib.suppress(zlib.error):  # RQ reads uncompressed data too
                 data = zlib.decompress(data)
-        name, instance, args, kwargs = _loaded(data, serializer)
+        in_json = serializer is JSONSerializer
+        call = read_json(data, serializer.loads) if in_json else serializer.loads(data)
+        name, instance, args, kwargs = call
     except Exception as failure:
         raise DeserializationError(
             f"the job cannot be read with {_name_of(serializer)}: {type(failure).__name__}; "
             "is it enqueued with the serializer that this worker was started with?"
         ) from failure
     return name, instance, args, kwargs
-
-
-def _loaded(data: bytes, serializer: Any) -> Any:
-    if serializer is JSONSerializer:
-        with contextlib.suppress(ValueError):  # half a surrogate pair
-            return from_json(data)
-    return serializer.loads(data)
 
 
 def _name_of(serializer: Any) -> str:

@@ -2,16 +2,14 @@
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from pydantic_core import from_json
-
 from ground import SettingError
 from ground.numbers import is_number
+from ground.quick_json import read_json
 from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer, own
 from jail.errors import SandboxBroken
 from jail.models import CodeResult
@@ -107,10 +105,8 @@ def json_of(outcome: Any) -> Any:
     """The result in it as it came, or its error raised."""
     if isinstance(outcome, BaseException):
         raise own(outcome)
-    with contextlib.suppress(ValueError):
-        return from_json(outcome)
     try:
-        return json.loads(outcome)  # half a surrogate pair, or an error with its words
+        return read_json(outcome)
     except ValueError as wrong:
         raise ResultUnreadable(f"the stored result is not JSON: {wrong}") from None
     except RecursionError:
