@@ -27,6 +27,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
+from tests.harness.accepting import stop_accepting
 from tests.worker.scripted_answers import Answer
 
 
@@ -84,7 +85,7 @@ class ScriptedFusion:
 
     def stop_listening(self) -> None:
         """Refuse connections from now on, and cut those that are open."""
-        self._call(self._cut_off)
+        asyncio.run_coroutine_threadsafe(self._cut_off(), self._loop).result()
 
     def listen_again(self) -> None:
         asyncio.run_coroutine_threadsafe(self.serve(), self._loop).result()
@@ -97,7 +98,7 @@ class ScriptedFusion:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._call(self._cut_off)
+        asyncio.run_coroutine_threadsafe(self._cut_off(), self._loop).result()
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
@@ -107,11 +108,6 @@ class ScriptedFusion:
             await self.serve()
             ready.set()
             await self._stop.wait()
-            for task in self._tasks:
-                task.cancel()
-            # A connection that was being accepted becomes one first: only then can it be cut.
-            accepting = asyncio.all_tasks() - {asyncio.current_task()}
-            await asyncio.gather(*accepting, return_exceptions=True)
 
         asyncio.run(main())
 
@@ -124,8 +120,8 @@ class ScriptedFusion:
         self._loop.call_soon_threadsafe(lambda: (function(), done.set()))
         done.wait()
 
-    def _cut_off(self) -> None:
-        self._server.close()
+    async def _cut_off(self) -> None:
+        await stop_accepting(self._server)
         for connection in list(self._open):
             connection.transport.abort()
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from tests.harness.accepting import stop_accepting
 from worker.lifecycle import Command, ExecResult, Kind, SandboxRef, SandboxSpec, Verdict
 
 
@@ -73,7 +74,7 @@ class Cloud:
         server = await asyncio.start_unix_server(self._accept, self.address, backlog=4096)
         started()
         await self._closing.wait()
-        server.close()  # and not waited for: from Python 3.12 on that is until the last has gone
+        await stop_accepting(server)
         for line in self._unheard:
             line.close()
         shutil.rmtree(self._root, ignore_errors=True)
