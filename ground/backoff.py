@@ -1,5 +1,7 @@
 """A backoff says how long to pause before the next try of what failed. Each pause is longer than
-the one before, up to a bound."""
+the one before, up to a bound.
+
+Those that try again ask it: ground/redis/outage.py for a lost Redis, for example."""
 
 import math
 import time

@@ -1,7 +1,7 @@
 """A connection that sends many commands at once and reads their replies.
 
 Below redis-py's pipeline, whose bookkeeping costs more than our scripts do. An
-error that is an answer comes back as a value; one that may pass is raised.
+error that is an answer comes back as a value. One that may pass is raised: engine.py tries again.
 """
 
 import logging

@@ -3,8 +3,8 @@
 Callers on any thread or event loop post changes to a unit, and wait for an answer. The engine
 sends everything that is due as one pipeline, reads the replies, and wakes the callers: a hundred
 requests cost one round trip. It sends heartbeats on time, even if an event loop is blocked by a
-long computation. While Redis is away it tries again, with longer and longer pauses, and sends
-what is still due. An event loop that asks often gets a shortcut, which bypasses this thread.
+long computation. While Redis is away it tries again, with longer and longer pauses (outage.py), and
+sends what is still due. An event loop that asks often gets a shortcut, which bypasses this thread.
 
 Units are read and changed under `lock` only. No thread holds it while it waits for Redis.
 """
@@ -23,19 +23,18 @@ from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
-from ground.backoff import backoff
 from ground.lua import Command, Script
 from ground.redis import loop_wire
 from ground.redis.answers import Answer, OnLoop, deliver
 from ground.redis.connection import FINAL, PASSING, LastingConnection, is_passing, trouble
 from ground.redis.inbox import Entries, Inbox, nudge
+from ground.redis.outage import Outage
 from ground.redis.shortcut import Shortcut
 from ground.redis.unit import Batch, Carrier, Exchange, Unit, take_up, what_is_due
 from ground.redis.url import RedisTarget
 
 NEVER = math.inf
 FAREWELL = 2.0  # seconds that an ending process spends on giving things back
-_LONGEST_PAUSE = 1.0
 
 
 class Engine:
@@ -62,9 +61,7 @@ class Engine:
         self._inbox: Inbox | None = None
         self._over: deque[Shortcut] = deque()
         self._shortcuts_possible = loop_wire.possible(target)
-        self._down_since: float | None = None
-        self._failure: BaseException | None = None
-        self._failures, self._retry_at = 0, 0.0
+        self._outage = Outage()
         thread = f"penstock-{self.name}"
         self._thread = threading.Thread(target=self._run, name=thread, daemon=True)
         self._thread.start()
@@ -102,7 +99,7 @@ class Engine:
 
     @property
     def is_down(self) -> bool:
-        return self._down_since is not None
+        return self._outage.since is not None
 
     def deliver(self) -> None:
         """Wake the callers whose outcome is there, without the lock."""
@@ -164,7 +161,7 @@ class Engine:
             free = [unit for unit in self.busy.copy() if unit.carrier is Carrier.NOBODY]
             due = min((unit.due() for unit in free), default=NEVER)
             if self.is_down and due < NEVER:
-                due = max(due, self._retry_at)
+                due = max(due, self._outage.retry_at)
             for shortcut in self._shortcuts.copy().values():
                 due = min(due, shortcut.late_at())
             self.asleep_until = due = min(due, self._due_by_time())
@@ -195,10 +192,11 @@ class Engine:
 
     def _batches(self, now: float) -> list[Batch]:
         """Everything that is due; nothing while Redis is silent."""
-        if self._down_since is not None and now < self._retry_at:
+        outage = self._outage
+        if outage.since is not None and now < outage.retry_at:
             for unit in self.busy.copy():
                 take_up(unit)
-                unit.give_up(now, self._down_since, self._failure)
+                unit.give_up(now, outage.since, outage.cause)
             return []
         due = [what_is_due(unit, now) for unit in self.busy.copy()]
         batches = [batch for batch in due if batch is not None]
@@ -225,7 +223,7 @@ class Engine:
                     if (error := self._read(batch, replies)) is not None:
                         put_off[batch] = error
                 if not put_off:
-                    self._down_since, self._failures = None, 0
+                    self._outage.over()
             if put_off:
                 self._fail([*put_off], next(iter(put_off.values())))
             self.deliver()
@@ -263,14 +261,9 @@ class Engine:
     def _fail(self, batches: list[Batch], failure: BaseException, *, final: bool = False) -> None:
         now = self.clock()
         self.connection.close()
-        if self._down_since is None:
-            self._down_since = now
+        since = self._outage.failed(now, failure, self.connection.timeout)
+        if since == now:
             self._log.warning("%s: %s", self.name, trouble(failure, self.target))
-        self._failures += 1
-        # No longer than a command may take: what is lost is noticed within a lease's margin.
-        longest = min(_LONGEST_PAUSE, self.connection.timeout)
-        self._retry_at = now + backoff(self._failures, 0.02, longest)
-        self._failure = failure
         with self.lock:
             for batch in batches:
                 batch.cut_off()
@@ -279,7 +272,7 @@ class Engine:
                 if final or isinstance(failure, FINAL):
                     unit.refuse(failure)
                 unit.unsettle()
-                unit.give_up(now, self._down_since, failure)
+                unit.give_up(now, since, failure)
 
     # The inbox
 
