@@ -37,7 +37,7 @@ from gateway.errors import (
 from gateway.items import item_of
 from gateway.notes import Notes
 from gateway.packing import Ids, ids_of
-from gateway.records import call_of, full_from, record_of
+from gateway.record_format import call_of, full_from, record_of
 from gateway.settings import GatewaySettings
 from gateway.training_rows import Log, Rows, rows_of
 from ground import tracing

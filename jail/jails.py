@@ -63,7 +63,8 @@ class Jails:
         self._ending: set[asyncio.Task[None]] = set()  # fork servers
         self._hierarchy: Hierarchy | None = None
         self.lacking: list[str] = []  # modules that a language needs and its interpreter has not
-        self.bare: dict[str, str] = {}  # folders without an overlay: locks there reach the machine
+        # Folders without an overlay, with the reason: locks in them reach the machine.
+        self.not_overlaid: dict[str, str] = {}
         self.restarts = 0
         self.findings: list[selftest.Finding] = []  # of the self-test, each one contained
 
@@ -103,7 +104,7 @@ class Jails:
             server = None
             try:
                 server = await self._live_server()
-                self.findings = await selftest.check(self.run, self.level, self.bare)
+                self.findings = await selftest.check(self.run, self.level, self.not_overlaid)
                 break
             # OSError: not even the test could be set up
             except (SandboxUnavailable, ServerGone, OSError) as problem:
@@ -113,7 +114,7 @@ class Jails:
                     continue
                 await self.close()
                 raise levels.unavailable(self.level, str(problem)) from None
-        for path, why in self.bare.items():
+        for path, why in self.not_overlaid.items():
             log.warning("a program's file locks below %s can slow down the machine: %s", path, why)
         return self
 
@@ -228,7 +229,8 @@ class Jails:
                     self.restarts += 1
                 server = self._servers[config] = await ForkServer.start(config)
                 if config == self.config:
-                    self.lacking, self.bare = server.ready["lacks"], server.ready["bare"]
+                    self.lacking = server.ready["lacks"]
+                    self.not_overlaid = server.ready["not_overlaid"]
             return server
 
     def _let_go(self, config: ServerConfig) -> None:

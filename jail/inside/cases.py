@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any
 
 from . import files, program, root, syscalls, template, verdict, wire
-from .clock import Clock
 from .job import Job
 from .namespaces import Namespaces
+from .time_limit import TimeLimit
 from .usage_meter import Meter
 from .verdict import Running, facts
 
@@ -139,7 +139,8 @@ class CaseRunner:
         if check or order["calls"]:
             ends_well = template.CHECK if check else template.CALLS
         self._begin(order["script"] or self._script, ends_well, [*given, *ends.theirs])
-        used = self._watch(running, meter, Clock(running.started, order["wall"], order["patient"]))
+        limit = TimeLimit(running.started, order["wall"], order["patient"])
+        used = self._watch(running, meter, limit)
         report = self._account(running, meter, used, counted, order["cpu"])
         report["marked"], report["streams"] = ends.are_marked(), ends.names
         report["spoilt"] = self._over or bool(evidence and evidence.passed())
@@ -185,7 +186,7 @@ class CaseRunner:
             return self._place.pids()
         return (pid for pid in self._place.pids() if pid != str(self._pid))
 
-    def _watch(self, running: Running, meter: Meter, clock: Clock) -> tuple[float, int]:
+    def _watch(self, running: Running, meter: Meter, limit: TimeLimit) -> tuple[float, int]:
         """Watch a case until it has ended or passed a limit; return the seconds and the memory that
         it used.
 
@@ -197,20 +198,20 @@ class CaseRunner:
         used: tuple[int, float, int] | None = None
         looked = False
         while used is None and not running.verdict:
-            for at in self._wait(poll, clock.next_look):
+            for at in self._wait(poll, limit.next_look):
                 if at == self._line.fileno():
                     used = self._hear(running)
                 elif not running.take(at, self._limits["output"]):
                     poll.unregister(at)
             now = time.monotonic()
-            if used is None and now >= clock.next_look:
+            if used is None and now >= limit.next_look:
                 if not looked:
                     for stream in running.streams:
                         poll.register(stream, select.POLLIN)
                 looked = True
                 self._job.look(running, meter)
-                clock.look(now)
-                if clock.is_over(now, meter):
+                limit.look(now)
+                if limit.is_over(now, meter):
                     running.verdict = running.verdict or "time_limit"
         if used is None:
             meter.sample()  # for what it has used until now

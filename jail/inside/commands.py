@@ -18,8 +18,9 @@ from typing import Any, NoReturn
 from . import calls, program, wire
 from .job import Job
 from .levels import MOST
+from .limits_passed import Passed
 from .place import Refused
-from .usage_meter import Meter, Passed
+from .usage_meter import Meter
 
 LONGEST = 1 << 16  # bytes of an order; a longer one is in a file
 _MOST_FDS = MOST  # an order's descriptors: levels are the most

@@ -123,17 +123,17 @@ def _course(
 ) -> Iterator[bytes]:
     """Run a marked script. `run` joins what this yields by the mark, so two empty texts give the
     mark itself. A fork of the program that comes to its end yields none, and so has no mark."""
-    itself = _getpid()
+    own_pid = _getpid()
     exec(code or compile(*source_of(script), dont_inherit=True), main.__dict__)  # noqa: S102
     if asked is not None:
         answers = [*values.answers(main.__dict__, asked)]
         _settrace(None)
         _setprofile(None)
         said = memoryview(values.text_of(answers))
-        if _getpid() == itself:
+        if _getpid() == own_pid:
             while said:
                 said = said[_write(LAST_WORD, said) :]
-    if _getpid() == itself:
+    if _getpid() == own_pid:
         yield b""
         yield b""
 
@@ -141,15 +141,17 @@ def _course(
 def _checked(
     main: types.ModuleType, script: str, code: types.CodeType | None, _: object
 ) -> Iterator[bytes]:
-    """Run as `_course` does, and then the check. That was compiled before the program began, but no
-    name leads to it: it comes to light between the two texts that `_course` yields."""
-    itself = _getpid()
+    """Run as `_course` does, and then the check, which was compiled before the program began.
+
+    The check is what joins the two empty texts of `_course`, so the joined bytes are the check.
+    While the program runs no variable holds it."""
+    own_pid = _getpid()
     check = _check_in(LAST_WORD).join(_course(main, script, code, None))
     _settrace(None)
     _setprofile(None)
     vars(main)["__builtins__"] = {**__builtins__}  # type: ignore[dict-item]
     exec(_loads(check), vars(main))  # noqa: S102
-    if _getpid() == itself:
+    if _getpid() == own_pid:
         yield b""
         yield b""
 

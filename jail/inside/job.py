@@ -3,8 +3,9 @@ cases."""
 
 from typing import NamedTuple
 
+from .limits_passed import Evidence
 from .place import Place
-from .usage_meter import Evidence, Meter
+from .usage_meter import Meter
 from .verdict import Running
 
 PROGRAM, SESSION, CASES, COMMANDS = "program", "session", "cases", "commands"

@@ -407,7 +407,7 @@ def _forms_of(value: object) -> Bundle:
 
 
 def _drawn(value: Any) -> Bundle:
-    """A figure's picture; nothing of what is none."""
+    """The picture of a matplotlib figure; an empty bundle for any other value."""
     drawing: Any = sys.modules.get("matplotlib.figure")
     if not (drawing and isinstance(value, drawing.Figure)):
         return {}

@@ -119,7 +119,8 @@ def build(
     `hidden` of that is empty.
 
     Returns the `shares` that each jail lays over these once more. `covered` is what lies in a
-    folder of which each jail has a new one. `bare` has what can have no overlay, with the reason.
+    folder of which each jail has a new one. `not_overlaid` has what can have no overlay, with the
+    reason.
     """
     machine = _Machine([*exposed, headers])
     syscalls.mount("root", "/tmp", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755")  # noqa: S108
@@ -174,7 +175,7 @@ def build(
         "shares": [share for share in machine.shares if not share.path.startswith(_WRITTEN)],
         "covered": covered,
         "hidden": hidden,
-        "bare": machine.bare,
+        "not_overlaid": machine.not_overlaid,
     }
 
 
@@ -193,7 +194,7 @@ class _Machine:
         should."""
         self._real = {path: os.path.realpath(path) for path in named}
         self.shares = [SharedMount("/etc", ETC)]
-        self.bare: dict[str, str] = {}
+        self.not_overlaid: dict[str, str] = {}  # with the reason
         with open("/proc/self/mountinfo", "rb") as mounts:
             points = {line.split()[4].decode("unicode_escape") for line in mounts}
         self._mounts = sorted(OLD + os.fsdecode(point.encode("latin-1")) for point in points)
@@ -218,6 +219,8 @@ class _Machine:
         return True
 
     def _share(self, host: str, path: str) -> None:
+        """Show one mount of the host under an overlay. If the kernel wants none over it, show it as
+        it is, and note why."""
         folder, file = (host, "") if os.path.isdir(host) else os.path.split(host)
         share = SharedMount(path, f"{BARE}/{len(self.shares)}", file)
         os.makedirs(share.bare, exist_ok=True)
@@ -229,7 +232,7 @@ class _Machine:
             syscalls.set_mount_flags(share.bare, _ATTRIBUTES)
             share.lay_over()
         except OSError as problem:
-            self.bare[path.removeprefix(COVERED)] = str(problem).replace(OLD, "")
+            self.not_overlaid[path.removeprefix(COVERED)] = str(problem).replace(OLD, "")
             share = SharedMount(path, f"{share.bare}-alone", overlaid=False)
             show(host, share.bare)
             syscalls.set_mount_flags(share.bare, _ATTRIBUTES)

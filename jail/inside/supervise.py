@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any
 
 from . import cases, commands, files, program, verdict, wire
-from .clock import Clock
 from .job import CASES, COMMANDS, PROGRAM, Job
+from .limits_passed import Evidence, kills_on_machine
 from .place import Place, Refused
-from .usage_meter import Evidence, Meter, kills_on_machine
+from .time_limit import TimeLimit
+from .usage_meter import Meter
 from .verdict import Running
 from .wire import Socket
 
@@ -124,8 +125,8 @@ def _run_steps(
             running.streams = {last.ours: bytearray(), **running.streams}
         given = stdin if step is header["steps"][-1] else b""
         _begin(running, job, number, given, [last.theirs] if last else [])
-        clock = Clock(running.started, step["wall"], step.get("patient", False))
-        _watch(running, job, meter, step, clock, header["limits"]["output"])
+        time_limit = TimeLimit(running.started, step["wall"], step.get("patient", False))
+        _watch(running, job, meter, step, time_limit, header["limits"]["output"])
         result = verdict.close(running, meter, job.evidence)
         result["marked"] = not last or last.read(running.streams[last.ours])
         result["streams"] = names
@@ -185,7 +186,7 @@ def _begin(running: Running, job: Job, number: int, stdin: bytes, marks: Sequenc
 
 
 def _watch(
-    running: Running, job: Job, meter: Meter, step: dict[str, Any], clock: Clock, output: int
+    running: Running, job: Job, meter: Meter, step: dict[str, Any], limit: TimeLimit, output: int
 ) -> None:
     """Watch until the program has ended or passed a limit; then nothing of it is left alive."""
     ended = os.pidfd_open(running.pid)
@@ -197,14 +198,14 @@ def _watch(
         poll.register(stream, select.POLLIN)
     try:
         while running.wait_status is None and not running.verdict:
-            _await_event(poll, clock.next_look, running, job, output)
+            _await_event(poll, limit.next_look, running, job, output)
             now = time.monotonic()
-            looks = now >= clock.next_look
+            looks = now >= limit.next_look
             if looks:
                 job.look(running, meter, step.get("compiles", False))
-                clock.look(now)
+                limit.look(now)
             _reap(running)
-            if looks and running.wait_status is None and clock.is_over(now, meter):
+            if looks and running.wait_status is None and limit.is_over(now, meter):
                 running.verdict = running.verdict or "time_limit"
         if not running.verdict and (meter.processes_peak > 1 or _anyone_left()):
             running.verdict = meter.sample()  # it may have grown and ended between two looks

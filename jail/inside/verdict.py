@@ -1,4 +1,5 @@
-"""How a step ended, as its init saw it: the kernel's word first, the program's own last."""
+"""How a step ended, as its init saw it: the kernel's word (limits_passed.py) first,
+the program's own last."""
 
 import _socket
 import os
@@ -7,7 +8,8 @@ import struct
 import time
 from typing import Any
 
-from .usage_meter import Evidence, Meter
+from .limits_passed import Evidence
+from .usage_meter import Meter
 from .wire import Socket
 
 _NO_THREAD = b"can't start new thread"  # refused as a fork is, or there is no memory for its stack

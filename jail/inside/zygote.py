@@ -136,7 +136,7 @@ def warm(config: dict[str, Any]) -> dict[str, Any]:
     syscalls.give_up_capabilities(users.NEEDED_TO_ADMIT if many else ())
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
     lacks = [name for name in config["asked"] if importlib.util.find_spec(name) is None]
-    return {"pid": os.getpid(), "lacks": lacks, "bare": config.get("bare", {})}
+    return {"pid": os.getpid(), "lacks": lacks, "not_overlaid": config.get("not_overlaid", {})}
 
 
 class Jail:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.calls import Sent, State
-from gateway.records import record_of
+from gateway.record_format import record_of
 from gateway.training_rows import Log
 from tests.gateway.agents import FATES, FAULTS, STEPS, Agent, How, MemoryLog, World, check
 from tests.gateway.conftest import Bench, OneSession

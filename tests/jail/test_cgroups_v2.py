@@ -9,7 +9,7 @@ import pytest
 
 from jail.cgroups import cgroups
 from jail.cgroups.cgroups import Hierarchy
-from jail.inside.usage_meter import Evidence, KilledFromOutside, Passed
+from jail.inside.limits_passed import Evidence, KilledFromOutside, Passed
 from jail.limits import DEFAULTS
 
 from .fake_cgroups import FakeCgroups

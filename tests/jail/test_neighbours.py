@@ -260,7 +260,7 @@ with open(folder + "/below/file", "w") as file:
 async def main():
     async with Jails(config, use_cgroups=False) as jails:
         outcome = await jails.run(Program(f"print(end=open('{folder}/below/file').read())"))
-    print(json.dumps([outcome.stdout.decode(), list(jails.bare)]))
+    print(json.dumps([outcome.stdout.decode(), list(jails.not_overlaid)]))
 asyncio.run(main())
 """
 
@@ -313,7 +313,8 @@ print(json.dumps([shown(path) for path in {!r}]))
 async def main():
     async with Jails(config, use_cgroups=False) as jails:
         outcome = await jails.run(Program(code.format(files)))
-        print(json.dumps([json.loads(outcome.stdout), sorted(jails.bare), len(jails.findings)]))
+        seen = json.loads(outcome.stdout)
+        print(json.dumps([seen, sorted(jails.not_overlaid), len(jails.findings)]))
 asyncio.run(main())
 """
 

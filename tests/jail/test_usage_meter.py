@@ -12,8 +12,9 @@ import pytest
 from jail import Limits
 from jail.inside import usage_meter as scales
 from jail.inside.job import Job
+from jail.inside.limits_passed import Evidence, KilledFromOutside
 from jail.inside.place import Place
-from jail.inside.usage_meter import Evidence, Meter
+from jail.inside.usage_meter import Meter
 from jail.inside.verdict import Running
 from jail.limits import DEFAULTS
 
@@ -62,7 +63,7 @@ def test_a_shortage_of_the_machine_is_known_only_by_a_kill_that_was_counted(
     monkeypatch.setattr(scales, "kills_on_machine", lambda: 0)
     looking.check_machine()
     monkeypatch.setattr(scales, "kills_on_machine", lambda: 1)
-    with pytest.raises(scales.KilledFromOutside, match="run fewer programs at once"):
+    with pytest.raises(KilledFromOutside, match="run fewer programs at once"):
         looking.check_machine()
 
 

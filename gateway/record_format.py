@@ -1,5 +1,7 @@
 """A call as Redis keeps it: one value, written once, which a script can cut its ids out of.
 
+turn.py decides what is recorded, and when. These are its bytes:
+
     d<fence> <parent> <keep> <len(delta)> <bytes of ids> <bytes of log-probabilities>\\n
     ids of delta and out · log-probabilities · the rest as JSON · the request's digest, 16 bytes
 

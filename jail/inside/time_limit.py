@@ -1,4 +1,4 @@
-"""A program's limit of time by the clock."""
+"""A program's limit of time by the clock: when it is over. supervise.py kills the program then."""
 
 from .usage_meter import Meter, wants_to_run
 
@@ -6,7 +6,7 @@ _TICK, _FIRST_LOOK = 0.02, 0.005  # seconds
 _IDLE = 0.5  # seconds
 
 
-class Clock:
+class TimeLimit:
     """When to look at a program, and whether its time by the clock is over.
 
     A patient one is there to end what only waits. A program that would run, and has no processor
