@@ -78,7 +78,7 @@ class DataBuffer:
         await self._write([item_of(name, one, self._ours) for one in group], before)
 
     async def get(self, current_version: int | None = None, **_: Any) -> Any:
-        """Take one group to train on, the oldest by its weights."""
+        """Take and acknowledge one group to train on: of the oldest version of the weights."""
         before = cancellations()
         if current_version is not None:
             await self._publish(int(current_version))

@@ -1,4 +1,4 @@
--- ack.lua: the trainer has the batch; its groups are consumed. Repeating it changes nothing.
+-- ack.lua: the trainer has the batch; its groups are consumed (group_life.lua). Repeating it changes nothing.
 -- KEYS   root
 -- ARGV   receipt
 -- REPLY  1 when consumed now or before, 2 when a part is: repeat it; 0 when the lease had ended or was never given

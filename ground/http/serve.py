@@ -96,7 +96,7 @@ def _mend(refusal: Exception, setting: str) -> tuple[str, str]:
 def require_token(
     host: str, token: SecretStr | None, setting: str, *, without: bool = False
 ) -> None:
-    """Refuse to be open to other machines without a token, unless that is wanted by name."""
+    """Refuse to be open to other machines without a token, unless a setting allows it."""
     if token is not None or _is_loopback(host):
         return
     if not (without or HttpSettings.load().without_token):

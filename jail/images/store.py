@@ -116,7 +116,8 @@ class ImageStore:
             raise
 
     def extend(self, base: Image, layer: Path | None, name: str, config: ImageConfig) -> Image:
-        """Another image: `base` with one layer more, a tar, or with none. Its name moves."""
+        """Add an image: `base` with one layer more, a tar, or with none. If another image had the
+        name, it has it no more."""
         _check_name(name)
         self._check_owner()
         with self._layers.arriving() as arriving:

@@ -1,4 +1,5 @@
--- plain_line.lua: the line of a gate at which each permit costs one and nobody has a share.
+-- plain_line.lua: the line of a gate at which each permit costs one and nobody has a share; who is
+-- first in it, and when time alone lets somebody in.
 -- include: line.lua
 
 local grant = lease

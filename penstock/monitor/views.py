@@ -33,8 +33,8 @@ class Views:
         self._closing: set[asyncio.Task[None]] = set()
 
     def of(self, run: str) -> View:
-        """The view of a run, or the monitor's own. `ValueError` for a name that is none, or for one
-        run too many."""
+        """The view of a run, or the monitor's own. `ValueError` if the name is not valid, or if too
+        many runs are watched."""
         return self.view(check_run(run or self._run))
 
     def view(self, run: str) -> View:

@@ -1,4 +1,7 @@
-"""envd's files over plain HTTP: up and down, by stream, with a token or a signed address."""
+"""envd's files over plain HTTP: the SDK's `files.write` and `files.read`.
+
+A file is a stream. Whoever asks shows a token, or has a signed address.
+"""
 
 import base64
 import hashlib

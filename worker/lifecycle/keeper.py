@@ -1,11 +1,11 @@
-"""A keeper answers for a lifecycle's sandboxes in this process: records, their leases and permits,
-and ends.
+"""A keeper answers for a lifecycle's sandboxes in this process: for their records, leases and
+permits, and for their end.
 
 A sandbox that nobody in this process answers for any more is not kept: its lease ends,
 and the reaper takes it. A process that dies keeps nothing, and so leaks nothing. Leases are
-renewed off everybody's event loop. An end takes each step, whatever became of the one before:
+renewed off everybody's event loop. A failed step does not stop an end:
 
-    close the runtime → terminate → terminate again → leave it to the reaper
+    close the runtime; terminate, and once more if that fails; else leave it to the reaper
 
 It never raises and never forgets: what is not confirmed gone stays in the registry, and
 its STARTING permits with it.

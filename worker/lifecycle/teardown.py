@@ -46,6 +46,6 @@ def _look_at(task: "asyncio.Future[Any]") -> None:
 
 
 async def terminated(provider: Provider, id: str, seconds: float) -> Guarded:
-    """Twice, where the first try fails."""
+    """Terminate a sandbox, and once more if that fails."""
     first = await guarded(provider.terminate(id), seconds)
     return first if first.ok else await guarded(provider.terminate(id), seconds)

@@ -107,7 +107,7 @@ class Orders:
         self._check_every = CHECK_EVERY
         self._beat_at = -math.inf
         self._beating = False  # in the exchange that is under way
-        self._wanted_again = False
+        self._beat_at_once = False
         self._submissions = 0
         self._timers = Timers[Order](lambda order: order.stage is Stage.OVER)
         self._alone_since: dict[JobHash, float] = {}
@@ -207,11 +207,11 @@ class Orders:
         """All of it is due still; what Redis runs late it knows by its submission."""
 
     def exchanged(self, now: float) -> None:
-        """Ask for the next beat and the reader after an exchange; answered orders left `_due` as
-        their reply was read."""
-        if self._beating and self._beat_at <= now and not self._wanted_again:
-            self._beat_at = now + _BEAT  # refused: no sooner than another would be due
-        self._beating = self._wanted_again = False
+        """After an exchange, set the time of the next beat if this one was refused, and have the
+        notices read on. Answered orders left `_due` as their reply was read."""
+        if self._beating and self._beat_at <= now and not self._beat_at_once:
+            self._beat_at = now + _BEAT  # not before another would be due
+        self._beating = self._beat_at_once = False
         if self.reader is not None and self.reader.reads:
             self.reader.ask()
         elif self.waiting and not self.listening:
@@ -327,7 +327,7 @@ class Orders:
                 self._settle(order, outcome)
             elif status == b"orphaned" and order.deadline > now:
                 order.tries = 0
-                self._wanted_again = True
+                self._beat_at_once = True
                 self._beat_at = -math.inf  # first, or a job that is queued again is dropped again
                 self._next(order, Stage.SEND)  # it is still wanted
             elif order.deadline <= now:

@@ -195,7 +195,7 @@ class _ComparedHere:
 
         async def compared(index: int, case: Case) -> CaseResult:
             if not found[index].passed or case.expected is None:
-                return _not_cut(found[index], case)
+                return _masked_if_cut(found[index], case)
             kept = result.kept.get(index)
             if kept is not None and kept.whole:
                 return self._verdict(result, index, case.expected)
@@ -226,7 +226,7 @@ class _ComparedHere:
         return verdict_on(ended.bounded(), as_expected=same)
 
 
-def _not_cut(found: CaseResult, case: Case) -> CaseResult:
+def _masked_if_cut(found: CaseResult, case: Case) -> CaseResult:
     """Mask a case whose output was cut before it could be as long as what is expected."""
     much = len((case.expected or "").encode()) > OUTPUT_LIMIT
     cut = much and found.reason == "output_limit"

@@ -76,7 +76,7 @@ class Session:
         extra = {"messages": trajectory.messages, "extra_info": _about(trajectory)}
         said = {"reward": trajectory.score, "extra": extra}
         try:
-            if not trajectory.masked:  # read before: an end whose answer is lost gives no rows
+            if not trajectory.masked:  # before the end: if its answer is lost, the rows are here
                 found = await _got(self._control, f"{self._url}?tokens=true")
                 trajectory.rows = [_row(row) for row in found["rows"]]
             done = await _posted(self._control, f"{self._url}/finalize", said)

@@ -19,7 +19,7 @@ _LANGUAGES = {"cpp": cpp.taken_apart, "nodejs": nodejs.taken_apart, "bash": bash
 
 @lru_cache(4096)
 def apart_of(language: str, check: str) -> Apart | None:
-    """Take a check apart in its language; None if it has a statement of another kind."""
+    """Take a check apart in its language; None if a statement is no such assertion."""
     try:
         return _LANGUAGES[language](check)
     except (ValueError, RecursionError, OverflowError):

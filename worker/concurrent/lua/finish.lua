@@ -1,4 +1,5 @@
--- finish.lua: record how executions ended, and notify the clients that wait for them.
+-- finish.lua: record how executions ended, and notify the clients that wait for them. A later result
+-- of the same job is refused.
 -- KEYS   jobs wip work running worker executions
 -- ARGV   name, then for each: id execution
 --        how(1: a function's end|a word for how its program ended, of worker/outcomes.py

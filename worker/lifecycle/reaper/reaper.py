@@ -1,5 +1,5 @@
-"""A reaper ends what nobody answers for any more: sandboxes whose owner's lease is over, and
-strays.
+"""A reaper ends what nobody answers for any more: sandboxes whose owner's lease is over, sessions
+that were idle for too long (sessions.py), and strays.
 
 Each worker has one. They share the work by provider: of those that reach a provider's
 sandboxes, one is elected.

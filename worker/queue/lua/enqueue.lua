@@ -1,4 +1,4 @@
--- enqueue.lua: put jobs on a queue, each once however often it is sent.
+-- enqueue.lua: put jobs on a queue, each once however often it is sent: its id is its caller's token.
 -- KEYS   queues jobs
 -- ARGV   reply_to abandon('' to keep) share('' for none) how_many_shared, then for each shared: field value,
 --        then for each job: id timeout description correlation data submission
