@@ -1,5 +1,5 @@
 """A program goes in, and its outcome comes out. What went wrong is in the outcome, be it the
-program's fault or ours."""
+fault of the program or of the sandbox."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

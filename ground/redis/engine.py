@@ -3,8 +3,10 @@
 Callers on any thread or event loop post changes to a unit, and wait for an answer. The engine
 sends everything that is due as one pipeline, reads the replies, and wakes the callers: a hundred
 requests cost one round trip. It sends heartbeats on time, even if an event loop is blocked by a
-long computation. While Redis is away it tries again, with longer and longer pauses (outage.py), and
-sends what is still due. An event loop that asks often gets a shortcut, which bypasses this thread.
+long computation.
+
+While Redis is away it tries again, with longer and longer pauses (outage.py), and sends what is
+still due. An event loop that asks often gets a shortcut, which bypasses this thread.
 
 Units are read and changed under `lock` only. No thread holds it while it waits for Redis.
 """

@@ -174,7 +174,7 @@ async def _tested(settings: SandboxSettings) -> dict[str, Any]:
             "isolation": jails.level,
             "memory_by": jails.memory_by,
             "languages": jails.languages,
-            "bare": jails.bare,
+            "bare": jails.not_overlaid,
             "probes": [{"probe": f.probe, "refused": f.refused} for f in jails.findings],
         }
 

@@ -48,9 +48,9 @@ def _level(jails: Jails) -> Finding:
 
 
 def _locks(jails: Jails) -> Iterator[Finding]:
-    if jails.level == "ns" and not jails.bare:
+    if jails.level == "ns" and not jails.not_overlaid:
         yield ok("file locks", "a program's locks on shared files are its own")
-    for path, problem in jails.bare.items():
+    for path, problem in jails.not_overlaid.items():
         fact = f"a program's locks below {path} can slow down the machine: {problem}"
         yield warn("file locks", fact, _OVERLAY)
     if jails.level == "landlock":

@@ -171,7 +171,7 @@ async def files_and_outputs_of_64_mib_pass(provider: Provider, spec: SandboxSpec
 
 
 async def it_is_found_by_its_name_and_by_its_tags(provider: Provider, spec: SandboxSpec) -> None:
-    """So the reaper finds a sandbox whose creation was never registered or never answered."""
+    """Thus the reaper finds a sandbox whose creation was never registered or never answered."""
     run = uuid.uuid4().hex[:8]
     red, blue = {_TAG: run, "color": "red"}, {_TAG: run, "color": "blue"}
     async with _sandbox(provider, spec, red) as one, _sandbox(provider, spec, blue) as two:

@@ -1,6 +1,6 @@
 """envd's files over plain HTTP: the SDK's `files.write` and `files.read`.
 
-A file is a stream. Whoever asks shows a token, or has a signed address.
+A file is a stream. A request has a token, or a signed address.
 """
 
 import base64
