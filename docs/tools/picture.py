@@ -13,7 +13,7 @@ from penstock.demo.command import summary
 from penstock.demo.drawing import drawn as charts
 from penstock.demo.screen import Screen
 from penstock.demo.story import jobs_of, play
-from penstock.startup import running_redis
+from penstock.named_or_own_redis import running_redis
 
 PICTURES = Path(__file__).parents[1] / "pictures"
 CHARTS, PICTURE = PICTURES / "demo-charts.svg", PICTURES / "demo.svg"

@@ -1,7 +1,7 @@
 """An outage of Redis: when a broken connection is tried again, and with which pauses.
 
-The engine reports each try that failed. It sends nothing before `retry_at`, and what waits
-is given up by its own patience, counted from `since`.
+The engine (engine.py) reports each try that failed. It sends nothing before `retry_at`. What got no
+reply is sent again (unit.py), or is given up by its own patience, counted from `since`.
 """
 
 from ground.backoff import backoff

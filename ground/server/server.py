@@ -3,7 +3,8 @@
 Owned by the process that starts it and gone when that process ends, however it
 ends. Until then it is started again where it was, should it be killed. A second
 process with the same directory joins the running one. State is kept in an
-append-only file, so that the next start finds it. Without a URL, penstock/startup.py starts one.
+append-only file, so that the next start finds it. Without a URL,
+penstock/named_or_own_redis.py starts one.
 """
 
 import atexit

@@ -18,9 +18,10 @@ from typing import Any
 from . import files, program, root, syscalls, template, verdict, wire
 from .job import Job
 from .namespaces import Namespaces
+from .running import Running
 from .time_limit import TimeLimit
 from .usage_meter import Meter
-from .verdict import Running, facts
+from .verdict import facts
 
 _LONGEST_ORDER = 1 << 16
 _MOST_FDS = 3  # its input, its files, and the stdout of one whose output another program reads

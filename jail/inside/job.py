@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from .limits_passed import Evidence
 from .place import Place
+from .running import Running
 from .usage_meter import Meter
-from .verdict import Running
 
 PROGRAM, SESSION, CASES, COMMANDS = "program", "session", "cases", "commands"
 _SHORT, _SHORT_COMPILE = 0.05, 0.5  # seconds of processor time

@@ -17,9 +17,9 @@ from . import cases, commands, files, program, verdict, wire
 from .job import CASES, COMMANDS, PROGRAM, Job
 from .limits_passed import Evidence, kills_on_machine
 from .place import Place, Refused
+from .running import Running
 from .time_limit import TimeLimit
 from .usage_meter import Meter
-from .verdict import Running
 from .wire import Socket
 
 _MOST_FDS = 16

@@ -1,5 +1,5 @@
-"""How a step ended, as its init saw it: the kernel's word (limits_passed.py) first,
-the program's own last."""
+"""How a step ended, as its init saw it: the kernel's word first (limits_passed.py), the program's
+own last."""
 
 import _socket
 import os
@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from .limits_passed import Evidence
+from .running import Running
 from .usage_meter import Meter
-from .wire import Socket
 
 _NO_THREAD = b"can't start new thread"  # refused as a fork is, or there is no memory for its stack
 _MEMORY_ERRORS = (
@@ -36,38 +36,8 @@ _FORK_ERRORS = (_NO_THREAD, b"annot fork")
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # itself, or what a shell waited for
 _BUSY = b"Resource temporarily unavailable"  # a refused fork; but a busy lock or socket, too
 _COMPLAINT_SIZE = 4096
-_CHUNK = 1 << 16
 MARK_SIZE = 16
 CHECK_SIZE = struct.Struct("I")
-
-
-class Running:
-    """A step's process: while it waits for its order, while it runs, and after."""
-
-    def __init__(
-        self, pid: int, streams: dict[int, bytearray], complaint: int, line: Socket
-    ) -> None:
-        self.pid = pid
-        self.streams = streams
-        self.complaint = complaint
-        self.line = line  # for the order
-        self.started = 0.0
-        self.wait_status: int | None = None
-        self.verdict: str | None = None
-        self.gave_way = False
-
-    def take(self, stream: int, limit: int) -> bool:
-        """Read what there is, up to the limit; False when the stream is at its end or empty."""
-        try:
-            chunk = os.read(stream, _CHUNK)
-        except BlockingIOError:
-            return False
-        room = limit - sum(map(len, self.streams.values()))
-        self.streams[stream] += chunk[: max(0, room)]
-        if len(chunk) > room:
-            self.verdict = self.verdict or "output_limit"
-            return False
-        return bool(chunk)
 
 
 class LastWord:

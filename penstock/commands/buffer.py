@@ -8,8 +8,8 @@ import click
 from buffer.settings import BufferSettings
 from ground.extras import needed_by
 from penstock.interrupts import Loading
+from penstock.named_or_own_redis import running_redis
 from penstock.options import examples, given_settings, settings_options, without_token_option
-from penstock.startup import running_redis
 
 
 @click.group(

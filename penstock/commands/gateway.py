@@ -14,6 +14,7 @@ from penstock.commands.completion import tasks
 from penstock.in_order import run_in_order
 from penstock.interrupts import Loading
 from penstock.listing import json_array, show_list
+from penstock.named_or_own_redis import fleets_redis, running_redis
 from penstock.options import (
     examples,
     given_settings,
@@ -21,7 +22,6 @@ from penstock.options import (
     settings_options,
     without_token_option,
 )
-from penstock.startup import fleets_redis, running_redis
 from penstock.tables import Styled, Table, coloured
 
 if TYPE_CHECKING:

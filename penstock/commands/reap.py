@@ -4,8 +4,8 @@ import click
 
 from penstock.commands.sandboxes import named_run
 from penstock.in_order import run_in_order
+from penstock.named_or_own_redis import fleets_redis
 from penstock.options import examples, given_settings, settings_options
-from penstock.startup import fleets_redis
 from worker.lifecycle.reaper.reaper import Reaper
 
 

@@ -19,9 +19,9 @@ from jail.models import CodeRequest
 from penstock.commands.completion import queues
 from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
+from penstock.named_or_own_redis import fleets_redis, require_one_primary
 from penstock.options import examples, given_settings, say, settings_options
 from penstock.programs import NOT_RUN, ended, request_of
-from penstock.startup import fleets_redis, require_one_primary
 from penstock.verdict_table import print_verdicts, progress_bar, verdicts_exit_code
 from worker.errors import QueueError, start_a_worker
 from worker.judging.progress import listening

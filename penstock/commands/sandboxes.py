@@ -16,9 +16,9 @@ from penstock.fleet import FleetReader
 from penstock.fleet.lines import Waiter
 from penstock.in_order import run_in_order
 from penstock.listing import show_list
+from penstock.named_or_own_redis import fleets_redis
 from penstock.options import examples, given_settings, say, settings_options
 from penstock.sessions.command import list_sessions
-from penstock.startup import fleets_redis
 from penstock.tables import Table, terminal_width
 from worker.lifecycle import LifecycleSettings
 from worker.lifecycle.registry.records import Record, Registered

@@ -12,8 +12,8 @@ from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.health import EXIT_CODES
 from penstock.fleet.model import Level
 from penstock.in_order import run_in_order
+from penstock.named_or_own_redis import fleets_redis, require_one_primary
 from penstock.options import examples, given_settings, settings_options
-from penstock.startup import fleets_redis, require_one_primary
 from penstock.tables import Styled, coloured
 
 _COLOURS: dict[str, dict[str, Any]] = {

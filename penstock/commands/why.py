@@ -9,8 +9,8 @@ import click
 
 from penstock.fleet import FleetReader
 from penstock.in_order import run_in_order
+from penstock.named_or_own_redis import fleets_redis, require_one_primary
 from penstock.options import examples, given_settings, say, settings_options
-from penstock.startup import fleets_redis, require_one_primary
 from penstock.tables import Styled, Table, coloured
 from penstock.why import Explained, Fact, NothingFound, explain
 from penstock.why.replay import Replay, replay

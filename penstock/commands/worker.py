@@ -19,8 +19,8 @@ from limiter import UnknownGate
 from penstock.commands.completion import gates as gate_names
 from penstock.commands.completion import queues as queue_names
 from penstock.interrupts import Loading
+from penstock.named_or_own_redis import require_one_primary, running_redis
 from penstock.options import examples, given_settings, settings_options
-from penstock.startup import require_one_primary, running_redis
 
 if TYPE_CHECKING:
     from worker import ConcurrentWorker, WorkerSettings

@@ -21,8 +21,8 @@ from jail.settings import SandboxSettings
 from penstock.demo.drawing import drawn, page
 from penstock.demo.record import DemoFailed, Outcome
 from penstock.interrupts import Loading
+from penstock.named_or_own_redis import require_one_primary, running_redis
 from penstock.options import examples, given_settings, say, settings_options
-from penstock.startup import require_one_primary, running_redis
 from worker.errors import QueueError
 
 if TYPE_CHECKING:

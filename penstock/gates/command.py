@@ -24,6 +24,7 @@ from penstock.fleet.lines import line_says
 from penstock.gates.permits import permits, revoke, waiting
 from penstock.in_order import run_in_order
 from penstock.listing import add_pause_and_resume, json_array, show_list, show_shares
+from penstock.named_or_own_redis import fleets_redis
 from penstock.options import (
     examples,
     given_settings,
@@ -31,7 +32,6 @@ from penstock.options import (
     say,
     settings_options,
 )
-from penstock.startup import fleets_redis
 from penstock.tables import Table
 
 

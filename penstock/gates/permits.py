@@ -11,8 +11,8 @@ from penstock.fleet import FleetReader
 from penstock.fleet.lines import Waiter, line_of
 from penstock.in_order import run_in_order
 from penstock.listing import json_array, show_list
+from penstock.named_or_own_redis import fleets_redis
 from penstock.options import examples, given_settings, say, settings_options
-from penstock.startup import fleets_redis
 from penstock.tables import Table
 
 

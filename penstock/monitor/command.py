@@ -4,9 +4,9 @@ import click
 
 from ground.extras import needed_by
 from penstock.interrupts import Loading
+from penstock.named_or_own_redis import fleets_redis, require_one_primary
 from penstock.options import examples, given_settings, settings_options, without_token_option
 from penstock.settings import MonitorSettings
-from penstock.startup import fleets_redis, require_one_primary
 
 
 @click.command(

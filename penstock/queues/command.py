@@ -12,6 +12,7 @@ from penstock.commands.completion import queues
 from penstock.fleet import FleetReader, Queue
 from penstock.in_order import run_in_order
 from penstock.listing import add_pause_and_resume, json_array, show_list, show_shares
+from penstock.named_or_own_redis import fleets_redis
 from penstock.options import (
     examples,
     given_settings,
@@ -19,7 +20,6 @@ from penstock.options import (
     say,
     settings_options,
 )
-from penstock.startup import fleets_redis
 from penstock.tables import Table
 from worker import CodeQueue
 from worker.queue.dropped_jobs import REASONS, Dropped, dropped_of

@@ -11,8 +11,8 @@ import click
 from ground.extras import needed_by
 from penstock.in_order import run_in_order
 from penstock.interrupts import Loading
+from penstock.named_or_own_redis import fleets_redis, require_one_primary
 from penstock.options import examples, given_settings, settings_options
-from penstock.startup import fleets_redis, require_one_primary
 
 
 @click.command(

@@ -21,8 +21,8 @@ from ground.tasks import heed_cancellation
 from penstock.doctor.packages import require_own_packages
 from penstock.fleet import FleetReader
 from penstock.interrupts import Loading
+from penstock.named_or_own_redis import require_one_primary
 from penstock.options import console, examples, given_settings, settings_options
-from penstock.startup import require_one_primary
 from penstock.up.fleet import Home, Plan, Services, monitor_address
 from penstock.up.redis import Redis
 from penstock.up.service import Service

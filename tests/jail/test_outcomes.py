@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from jail.errors import LimitRefused
-from jail.inside import files, supervise, verdict, wire, without_namespaces
+from jail.inside import files, running, supervise, wire, without_namespaces
 from jail.jails import Jails
 from jail.limits import DEFAULTS
 from jail.outcome import Program
@@ -154,7 +154,7 @@ async def test_why_a_process_was_never_the_program_is_told_if_its_order_comes_to
         said, -1, what="program", channel=None, joins=[], evidence=None, place=place, killed=0
     )
     with pytest.raises(RuntimeError, match="PermissionError: no way"):
-        supervise._begin(verdict.Running(0, {}, said, ours), job, 0, b"", [])
+        supervise._begin(running.Running(0, {}, said, ours), job, 0, b"", [])
     ours.close()
     os.close(said)
 

@@ -14,8 +14,8 @@ from jail.inside import usage_meter as scales
 from jail.inside.job import Job
 from jail.inside.limits_passed import Evidence, KilledFromOutside
 from jail.inside.place import Place
+from jail.inside.running import Running
 from jail.inside.usage_meter import Meter
-from jail.inside.verdict import Running
 from jail.limits import DEFAULTS
 
 from .conftest import MB

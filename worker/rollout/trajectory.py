@@ -1,5 +1,5 @@
 """A trajectory is the end of a rollout: the conversation, why it ended, what it earned, and what it
-took. rollout.py decides whether it is masked."""
+took. rollout.py and exact.py decide whether it is masked."""
 
 import copy
 from collections.abc import Callable, Mapping

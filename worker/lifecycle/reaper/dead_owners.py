@@ -1,4 +1,5 @@
 """The sandboxes of dead owners are ended here, and their permits given back, registry by registry.
+lua/claim.lua decides who is dead.
 
 It acts on a record only with the fence that claiming it gave. So two reapers cannot both be right,
 nor a reaper and an owner that wakes up. A sandbox that could not be ended is tried again without a

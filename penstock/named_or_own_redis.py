@@ -1,4 +1,4 @@
-"""Every long-running subcommand starts so: its own packages, then a Redis fit to use."""
+"""The Redis of a command: the one that is named, or else one of its own. It must be fit to use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
