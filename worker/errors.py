@@ -60,12 +60,23 @@ class QueueUnavailable(QueueError):
         )
 
 
-def start_a_worker(queue: str) -> str:
-    """The commands, for a shell: without a place for its programs no worker takes code jobs."""
+def start_a_worker(queue: str, gate: str = "") -> str:
+    """The commands, for a shell: without a place for its programs no worker takes code jobs, and
+    without the gate of the others it would run them past the limit."""
     words = shlex.quote(queue) if not queue.startswith("-") else f"-- {shlex.quote(queue)}"
+    if gate:
+        words = f"--gate {shlex.quote(gate)} {words}"
     return (
         f"penstock worker --sandbox local {words}, or with Sandbox Fusion "
         f"PENSTOCK_SANDBOX_FUSION_URL=http://… penstock worker {words}"
+    )
+
+
+def _on_the_same_redis(queue: str) -> str:
+    """The advice of a client, which knows no gates."""
+    return (
+        "start one on the same Redis, with --gate NAME if a gate limits its programs: "
+        f"{start_a_worker(queue)}"
     )
 
 
@@ -75,8 +86,8 @@ class NoWorkers(QueueError):
     def __init__(self, queue: str, waiting: int, seconds: float) -> None:
         wait = "1 job waits" if waiting == 1 else f"{waiting} jobs wait"
         super().__init__(
-            f"queue {queue!r}: no worker for {seconds:.0f} s, and {wait}; start one on the same "
-            f"Redis: {start_a_worker(queue)}"
+            f"queue {queue!r}: no worker for {seconds:.0f} s, and {wait}; "
+            f"{_on_the_same_redis(queue)}"
         )
         self.waiting = waiting
 
@@ -88,8 +99,7 @@ class DeadlineExceeded(QueueError):
         said = "; raise the timeout?"
         if unattended:
             said = (
-                f", and no worker listens on queue {unattended!r}; start one on the same Redis: "
-                f"{start_a_worker(unattended)}"
+                f", and no worker listens on queue {unattended!r}; {_on_the_same_redis(unattended)}"
             )
         super().__init__(f"job {job}: no result within {seconds:g} s{said}")
 

@@ -18,6 +18,7 @@ from jail.judge.formats import Cases
 from jail.models import CodeRequest
 from penstock.commands.completion import queues
 from penstock.fleet import FleetReader
+from penstock.fleet.why_it_grows import gate_of
 from penstock.in_order import run_in_order
 from penstock.named_or_own_redis import fleets_redis, require_one_primary
 from penstock.options import examples, given_settings, say, settings_options
@@ -83,10 +84,10 @@ def command(
     request = request_of(program, language, timeout, with_input=with_input)
     judged_on = _read_cases(cases, request) if cases is not None else None
     with fleets_redis(settings) as url:
-        if not wait and not run_in_order(_attended(url, settings, queue)):
+        if not wait and (start := run_in_order(_start_if_none_listens(url, settings, queue))):
             click.echo(
                 f"penstock: no worker listens on queue {queue!r}; start everything with penstock "
-                f"up, or a worker: {start_a_worker(queue)}; or wait for one with --wait",
+                f"up, or a worker: {start}; or wait for one with --wait",
                 err=True,
             )
             return NOT_RUN
@@ -129,10 +130,14 @@ def _judged(
     return verdicts_exit_code(result, NOT_RUN)
 
 
-async def _attended(url: str, settings: GroundSettings, queue: str) -> bool:
+async def _start_if_none_listens(url: str, settings: GroundSettings, queue: str) -> str:
+    """The command that starts a worker of a queue; empty if one listens."""
     async with FleetReader(url, settings.run) as reader:
         workers = await reader.workers()
-    return any(queue in worker.queues and worker.state != "dead" for worker in workers)
+        if any(queue in worker.queues and worker.state != "dead" for worker in workers):
+            return ""
+        gates = [queue] if await reader.gate(queue) else []
+    return start_a_worker(queue, gate_of(queue, workers, gates))
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ do."""
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -67,6 +67,13 @@ def ungated(queue: str, workers: Iterable[Worker]) -> str:
     )
 
 
+def gate_of(queue: str, workers: Iterable[Worker], gates: Container[str]) -> str:
+    """The gate for one more worker of a queue: the one that the others have, or those that died
+    had. Else the one of its name, if there is one."""
+    theirs = {worker.gate for worker in workers if queue in worker.queues} - {""}
+    return min(theirs, default=queue if queue in gates else "")
+
+
 def _takes(many: int) -> str:
     return "takes" if many == 1 else "take"
 
@@ -82,7 +89,7 @@ def _standing(
     if not workers:
         if queue.depth:
             reason = f"no worker listens on queue {queue.name!r}"
-            start = f"start one: {start_a_worker(queue.name)}"
+            start = f"start one: {start_a_worker(queue.name, gate_of(queue.name, everyone, gates))}"
             return Standing("no workers", reason, start, "no_worker")
         return Standing("idle", "no worker listens")
     if suspended:
@@ -109,7 +116,8 @@ def _standing(
         reason = f"{many} of queue {queue.name!r} takes no new job, and ends when its jobs have"
         return Standing(
             "workers are full", reason.replace("takes", "take") if len(workers) > 1 else reason,
-            f"start one: {start_a_worker(queue.name)}", "workers_ending",
+            f"start one: {start_a_worker(queue.name, gate_of(queue.name, workers, gates))}",
+            "workers_ending",
         )  # fmt: skip
     if all(worker.state == "busy" for worker in workers):
         all_busy = f"all {len(workers)} workers are busy"

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import shlex
 import time
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -33,6 +35,7 @@ from tests.worker.lifecycle.conftest import quick
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker import CodeQueue, ConcurrentWorker
+from worker.errors import start_a_worker
 from worker.lifecycle import SandboxLifecycle
 from worker.lifecycle.reaper.reaper import Reaper
 
@@ -435,6 +438,28 @@ async def test_every_figure_is_there_when_somebody_scrapes(redis: ground.Client)
         labels = f'le="{step}",run="default",task="math"'
         assert f"penstock_buffer_reward_bucket{{{labels}}} {upto}.0" in page
     await buffer.aclose()
+
+
+@pytest.mark.parametrize("gate", ["code", "heavy; rm"])
+async def test_a_worker_is_started_with_the_gate_of_its_queue(
+    redis: ground.Client, gate: str
+) -> None:
+    """Also with that which a dead worker had. Without it no limit would hold."""
+    TokenBucket(redis, "code", limit=4).sync.status()
+    job = open_queue(redis).enqueue(chores.add, 1, 2)
+    if gate != "code":
+        redis.sadd("rq:workers", "rq:worker:gone")
+        redis.hset("rq:worker:gone", mapping={
+            "queues": "code", "penstock_gate": gate, "birth": utcformat(now()),
+            "last_heartbeat": utcformat(now() - timedelta(days=1)),
+        })  # fmt: skip
+    start = f"start one: {start_a_worker('code', gate)}"
+    assert f"--gate {shlex.quote(gate)} code" in start
+    async with FleetReader(target_of(redis)) as reader:
+        assert start in (await reader.read()).notes[0]
+        found = await reader.job(job.id)
+    assert found is not None
+    assert start in found["waits"]
 
 
 async def test_a_job_that_waits_says_why_and_what_lets_it_in(redis: ground.Client) -> None:

@@ -150,6 +150,8 @@ def test_where_nobody_listens_it_says_so_and_leaves_nothing_queued(
     assert (alone.returncode, alone.stdout) == (125, "")
     assert "no worker listens on queue 'code'; start everything with penstock up" in alone.stderr
     assert "or a worker: penstock worker --sandbox local code" in alone.stderr
+    TokenBucket(real_redis, "code", limit=4).sync.status()
+    assert "penstock worker --sandbox local --gate code code" in fed(shared_server.url, "1").stderr
     assert real_redis.keys("rq:job:*") == []
 
 

@@ -165,9 +165,10 @@ def test_nor_does_it_start_where_the_embedded_sandbox_cannot(real_redis) -> None
 
 @pytest.mark.parametrize("name", ["code", "it's; rm -rf $HOME", "--burst", "a b"])
 def test_a_queues_name_is_quoted_in_the_advice_for_a_shell(name) -> None:
-    words = shlex.split(start_a_worker(name).partition(", or with")[0])
+    words = shlex.split(start_a_worker(name, name.strip("-")).partition(", or with")[0])
     context = command.make_context("worker", words[2:])
     assert context.params["queues"] == (name,)
+    assert context.params["gate"] == name.strip("-")
     assert context.params["burst"] is False
 
 

@@ -352,7 +352,8 @@ async def test_a_queue_that_nobody_works_on_is_named(redis):
     with pytest.raises(
         NoWorkers,
         match=r"queue 'code': no worker for \d s, and 1 job waits; "
-        "start one on the same Redis: penstock worker --sandbox local code, or with Sandbox Fusion "
+        "start one on the same Redis, with --gate NAME if a gate limits its programs: "
+        "penstock worker --sandbox local code, or with Sandbox Fusion "
         "PENSTOCK_SANDBOX_FUSION_URL=http://… penstock worker code",
     ):
         await alone.run("print(42)", timeout=60)
