@@ -181,7 +181,7 @@ valgrind: ## what counts instructions, where there is none (Debian, as root)
 screenshots: $(VENV)/.installed chromium ## take the pictures of the monitor's page in the docs
 	$(BIN)/python -m docs.tools.screenshots
 
-pinned: python ## name the image of deploy/kubernetes with its digest: IMAGE=registry.example/penstock:0.2.0
+pinned: python ## write deploy/kubernetes/image, the image with its digest: IMAGE=registry.example/penstock:0.2.0
 	@$(PYTHON) deploy/pin_image.py $(IMAGE)
 
 secrets: ## make the secrets that compose.yaml reads, in secrets/; what is there stays

@@ -1,7 +1,8 @@
-"""Name the image of deploy/kubernetes with its digest.
+"""Write deploy/kubernetes/image: the component that names the image with its digest.
 
     make pinned IMAGE=registry.example/penstock:0.2.0
 
+The component is your own. git ignores it, so that no tag of ours is refused for it.
 Docker knows the digest of an image that it has pushed or pulled. Without Docker, say it yourself:
 `IMAGE=registry.example/penstock@sha256:…`.
 """
@@ -13,16 +14,22 @@ import sys
 from pathlib import Path
 
 FILE = Path(__file__).parent / "kubernetes" / "image" / "kustomization.yaml"
+# It is the last of the components, since it renames what those before it brought.
+COMPONENT = """\
+apiVersion: kustomize.config.k8s.io/v1alpha1
+kind: Component
+images:
+  - name: penstock
+    newName: {name}
+    digest: {digest}
+"""
 DIGEST = re.compile(r"(?P<name>[^@\s]+)@(?P<digest>sha256:[0-9a-f]{64})")
 
 
 def main(image: str) -> None:
     pinned = DIGEST.fullmatch(image) or _pushed(image)
-    says, _, _ = FILE.read_text().partition("images:")
-    FILE.write_text(
-        f"{says}images:\n  - name: penstock\n    newName: {pinned['name']}\n"
-        f"    digest: {pinned['digest']}\n"
-    )
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_text(COMPONENT.format(**pinned.groupdict()))
     print(f"{FILE} names {pinned[0]}")
 
 

@@ -96,8 +96,7 @@ def _rename(image: dict[str, str], manifests: list[Manifest]) -> None:
     for deployment in named(manifests, "Deployment").values():
         container = container_of(deployment)
         if container["image"].partition(":")[0] == image["name"]:
-            end = f"@{image['digest']}" if "digest" in image else f":{image['newTag']}"
-            container["image"] = image["newName"] + end
+            container["image"] = f"{image['newName']}@{image['digest']}"
 
 
 def _apply(step: dict[str, Any], manifest: Manifest) -> None:

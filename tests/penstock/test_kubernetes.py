@@ -51,7 +51,7 @@ from tests.worker.concurrent.crew import open_queue
 
 OVERLAYS = [
     (), ("landlock",), ("keda",), ("landlock", "keda"), ("gateway",),
-    ("gateway", "keda", "prometheus", "image"),
+    ("gateway", "keda", "prometheus"),
 ]  # fmt: skip
 EVERY_OVERLAY = pytest.mark.parametrize("components", OVERLAYS, ids=lambda c: "+".join(c) or "base")
 BASE, WEAKER, SCALED = rendered(), rendered("landlock"), rendered("keda")
@@ -468,17 +468,23 @@ def objections(made: list[Manifest], folder: Path) -> dict[str, list[Any]]:
 # The image's digest
 
 
-def test_before_a_digest_is_known_the_image_is_this_version() -> None:
-    for deployment in named(rendered("gateway", "image"), "Deployment").values():
+def test_without_a_digest_the_image_is_this_version() -> None:
+    for deployment in named(rendered("gateway"), "Deployment").values():
         assert container_of(deployment)["image"] == f"penstock:{__version__}"
 
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 
+def copied(folder: Path) -> None:
+    """What a clone has of deploy/."""
+    own = shutil.ignore_patterns("image", "__pycache__")
+    shutil.copytree(ROOT / "deploy", folder / "deploy", dirs_exist_ok=True, ignore=own)
+
+
 def pin(folder: Path, image: str, docker: str = "exit 1") -> subprocess.CompletedProcess[str]:
     """`make pinned` in a copy of deploy/, with a `docker` that runs this line of a shell."""
-    shutil.copytree(ROOT / "deploy", folder / "deploy", dirs_exist_ok=True)
+    copied(folder)
     (folder / "docker").write_text(f"#!/bin/sh\n{docker}\n")
     (folder / "docker").chmod(0o755)
     return subprocess.run(
@@ -515,8 +521,19 @@ def test_no_digest_is_written_that_no_registry_gave(tmp_path: Path, docker: str)
     assert made.returncode == 1
     assert "registry.example/penstock" in made.stderr
     assert "Traceback" not in made.stderr
-    kept = Path("deploy/kubernetes/image/kustomization.yaml")
-    assert (tmp_path / kept).read_text() == (ROOT / kept).read_text()
+    assert not (tmp_path / "deploy" / "kubernetes" / "image").exists()
+
+
+def test_no_tag_is_refused_for_a_digest_that_was_written(tmp_path: Path) -> None:
+    """git would not check one out that changes a file which `make pinned` had changed."""
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    copied(tmp_path)
+    for words in (["init", "--quiet"], ["add", "deploy", ".gitignore"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    assert pin(tmp_path, f"registry.example/penstock@{DIGEST}").returncode == 0
+    seen = ["git", "status", "--porcelain", "deploy"]
+    after = subprocess.run(seen, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert {line[:3] for line in after.stdout.splitlines()} == {"A  "}, "nothing is new or changed"
 
 
 # What the pods run
