@@ -61,8 +61,8 @@ class QueueUnavailable(QueueError):
 
 
 def start_a_worker(queue: str, gate: str = "") -> str:
-    """The commands, for a shell: without a place for its programs no worker takes code jobs, and
-    without the gate of the others it would run them past the limit."""
+    """The commands, for a shell: without a place for its programs no worker takes code jobs.
+    Without the gate of the others it would run them past the limit."""
     words = shlex.quote(queue) if not queue.startswith("-") else f"-- {shlex.quote(queue)}"
     if gate:
         words = f"--gate {shlex.quote(gate)} {words}"

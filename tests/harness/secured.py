@@ -143,14 +143,16 @@ class _Server(PrivateRedis):
 
     def _page(self) -> list[str]:
         """The page's file, for this folder, these ports and this host."""
-        file = FILES["sentinel.conf" if self._sentinel else "redis.conf"]
+        files = ["sentinel.conf"] if self._sentinel else ["redis.conf", "node.conf"]
         lines = []
-        for line in file.splitlines():
+        for line in "".join(FILES[name] for name in files).splitlines():
             name, _, value = line.partition(" ")
             if name == "tls-port":
                 value = str(self.port)
             elif name.endswith("-file"):
                 value = str(self.folder.parent / Path(value).name)
+            elif name == "bind":
+                value = "127.0.0.1"
             elif name == "aclfile":
                 value = str(self.folder / Path(value).name)
             elif line.startswith("sentinel monitor"):
