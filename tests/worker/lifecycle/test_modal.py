@@ -1,10 +1,18 @@
 """Modal's own client, unmodified, under our lifecycle, against a stand-in of Modal's servers."""
 
+import os
 import runpy
+from pathlib import Path
 
 import pytest
 
-from tests.worker.lifecycle.conftest import LEAVES_OPEN, forget_modals_client, gate_of, quick
+from tests.worker.lifecycle.conftest import (
+    LEAVES_OPEN,
+    forget_modals_client,
+    gate_of,
+    quick,
+    until,
+)
 from worker.lifecycle import Command, Kind, SandboxLifecycle, SandboxSpec, StartFailed, StartRefused
 from worker.lifecycle.clouds import shell
 from worker.lifecycle.reaper.reaper import Reaper
@@ -33,6 +41,27 @@ async def test_a_sandbox_has_its_name_and_tags_from_its_creation_on(life, modal_
         assert (await sandbox.exec(["echo", "on modal"])).stdout == b"on modal\n"
     assert modal_cloud.living() == []
     assert (await gate_of(life).status()).in_flight == 0
+
+
+async def test_a_sandbox_in_use_has_one_connection_and_gives_it_back_at_its_end(life, modal_cloud):
+    """docs/guide/two-thousand-sandboxes.md says what `ulimit -n` follows from it."""
+    async with life.open() as first:
+        await first.exec(["true"])
+        before = connections()
+        async with life.open() as second, life.open() as third:
+            for sandbox in (first, second, third):
+                await sandbox.exec(["true"])
+            assert connections() == before + 2
+        await until(lambda: connections() == before)
+    await until(lambda: connections() == before - 1)
+
+
+def connections() -> int:
+    """How many are open to the stand-in, on the client's side."""
+    port = f"{int(os.environ['MODAL_SERVER_URL'].rpartition(':')[2]):04X}"
+    rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    established = [row for row in rows if row[3] == "01"]
+    return sum(row[2].endswith(f":{port}") for row in established)
 
 
 async def test_of_what_a_command_prints_no_more_is_kept_than_an_output_may_have(life, monkeypatch):
