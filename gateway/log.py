@@ -49,7 +49,7 @@ from ground.redis.connect import AnyRedis
 log = logging.getLogger(__name__)
 
 _OPEN, _BEGIN, _IDS, _COMMIT, _FREEZE, _FINALIZE, _SWEEP = (
-    load_script("gateway", name)
+    load_script("gateway", name, "full")
     for name in ("open", "begin", "ids", "commit", "freeze", "finalize", "sweep")
 )
 _PACKED = 0.6  # a record's bytes in those of its item: base64, and room for masks

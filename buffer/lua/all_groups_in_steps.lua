@@ -29,6 +29,13 @@ local function first_of(index, from, to, see)
   return #page < STEP and '0' or '1'
 end
 
+-- The group is outstanding itself, if it was not before.
+local function outstand(gid, start, counted)
+  if counted == '1' then return end
+  redis.call('HSET', meta_of(gid), 'start', start, 'counted', 1)
+  tally(start, 1)
+end
+
 -- What was there before the first version counts as begun under it.
 local function adopt(gid)
   local meta = redis.call('HMGET', meta_of(gid), 'counted', 'finished', 'state')

@@ -6,9 +6,9 @@
 -- REPLY  {next_due_ms, version(that of the whole batch; empty without a policy), oldest(tokens of older
 --        versions are masked; empty if none are), then for each group: gid id_json why start(empty without a
 --        policy) bytes(empty if any number may come)}; only the first three when the lease has ended
+-- include: lease_group.lua
 -- include: timeouts.lua
 -- include: next_due.lua
--- include: lease_group.lua
 -- include: ready_order.lua
 local ends, owned = now + LEASE_MS, #ARGV - REST + 1
 local batch = {receipt = RECEIPT, key = at('batch:' .. RECEIPT), want = tonumber(WANT),

@@ -1,14 +1,5 @@
 -- group_life.lua: the steps of a group's life: open, ready, leased, consumed; or discarded.
 -- include: ready.lua
--- It is no longer outstanding, and counts no more: its slot, its place by age, its parked items go.
-local function leave_outstanding(gid, slot)
-  if slot then drop_slot(slot) end
-  leave_ready(gid)
-  redis.call('UNLINK', partial_of(gid))
-  redis.call('HDEL', meta_of(gid), 'slot', 'fence')
-  ring_late = true
-end
-
 local function bytes_of(gid) return tonumber(redis.call('HGET', meta_of(gid), 'bytes') or '0') end
 
 local function report(gid, id) reports[#reports + 1] = id or cjson.encode(instance_of(gid)) end
@@ -112,36 +103,9 @@ local function quarantine(gid, reason)
   end
 end
 
--- A consumed group that no later line of versions can want again: it goes when `retain` is over.
-local function let_go(gid)
-  if not redis.call('ZSCORE', at('used'), gid) then return end
-  local bytes = bytes_of(gid)
-  redis.call('ZADD', at('kept'), now + set.retain_ms, gid)
-  redis.call('PEXPIRE', meta_of(gid), math.max(set.retain_ms, set.late_ms))
-  redis.call('PEXPIRE', group_of(gid), set.retain_ms)
-  redis.call('ZREM', at('used'), gid)
-  count('used_bytes', -bytes)
-end
-
 -- The groups of a batch end in steps: it may have thousands.
 local BATCH_STEP = 500
-
--- Groups that no checkpoint holds are kept for the trainer that comes back, as far as there is room.
-local function hold(gids, under)
-  for _, gid in ipairs(gids) do
-    local bytes = bytes_of(gid)
-    if redis.call('ZADD', at('used'), under, gid) == 1 then count('used_bytes', bytes) end
-  end
-  local over = figure('bytes', 'used_bytes') - set.max_bytes
-  for _ = 1, over > 0 and BATCH_STEP or 0 do
-    local oldest = redis.call('ZRANGE', at('used'), 0, 0)[1]
-    if not oldest then return end
-    over = over - bytes_of(oldest)
-    let_go(oldest)
-    count('let_go_unsaved', 1)
-    if over <= 0 then return end
-  end
-end
+-- include: unsaved.lua if full
 
 -- Of closed groups `done_max` are remembered.
 local function trim(most)

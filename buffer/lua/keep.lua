@@ -35,7 +35,8 @@ local function keep(group, id_json)
     local slot = group.maker and group.maker.id or group.slot
     finish(gid, 'count', now, group.known, policy and {group.start, group.counted, slot}, meta)
     unplaced = nil
-    return forget_parts(group)
+    if group.parts then forget_parts(group) end
+    return
   end
   if group.state == 'open' then
     redis.call('ZADD', at('open'), now, gid)
@@ -44,7 +45,7 @@ local function keep(group, id_json)
   redis.call('HSET', meta_of(gid), 'state', group.state, unpack(meta))
   unplaced = nil
   meta.count()
-  forget_parts(group)
+  if group.parts then forget_parts(group) end
   if group.state ~= 'open' then
     if group.stood then restand(group) end
     if policy and too_old(group.start) then end_too_old(gid) end -- the item lowered its start

@@ -1,5 +1,5 @@
 -- lease_group.lua: how a group gets into a batch: leased with it, and told once.
--- include: slots.lua
+-- include: group_life.lua
 -- Its id, why it is finished and its state; under a policy its start, whether it counts, and with the
 -- order `batch` its target. Of its id and why nothing is known if a script stopped.
 local function known(gid)

@@ -1,5 +1,5 @@
 -- next_due.lua: when time alone will next bring something about, in ms from now; -1 is never.
--- include: policy.lua
+-- include: whole.lua
 local function next_due()
   local soonest = -1
   local open = redis.call('ZRANGE', at('open'), 0, 0, 'WITHSCORES')

@@ -1,35 +1,11 @@
 -- ready.lua: an open group is finished; it keeps for as long as no trainer takes it.
--- include: policy.lua
+-- include: whole.lua
+-- include: outstanding.lua if full
 local function leave_open(gid)
   redis.call('PERSIST', meta_of(gid))
   redis.call('PERSIST', group_of(gid))
   redis.call('ZREM', at('open'), gid)
   redis.call('ZREM', at('changed'), gid)
-end
-
--- It waits for no slot any more. Mostly no group does: that is asked once a script.
-local anyone_waits
-local function leave_queues(gid)
-  if anyone_waits == nil then anyone_waits = redis.call('EXISTS', at('parked'), at('again')) > 0 end
-  if not anyone_waits then return end
-  redis.call('ZREM', at('parked'), gid)
-  redis.call('ZREM', at('again'), gid)
-end
-
--- A slot is over: its group has its items, or is somebody else's to make.
-local function drop_slot(id)
-  local slot = redis.call('HMGET', slot_of(id), 'start', 'counts')
-  if not slot[1] then return redis.call('ZREM', at('slots'), id) end
-  redis.call('DEL', slot_of(id))
-  if slot[2] == '1' then tally(tonumber(slot[1]), -1) end
-  redis.call('ZREM', at('slots'), id)
-end
-
--- The group is outstanding itself, if it was not before.
-local function outstand(gid, start, counted)
-  if counted == '1' then return end
-  redis.call('HSET', meta_of(gid), 'start', start, 'counted', 1)
-  tally(start, 1)
 end
 
 -- It stands among the ready groups, by its age too. `known` is what its meta hash says of start, counted,

@@ -3,7 +3,7 @@
 -- ARGV   for each slot: id fence
 -- REPLY  {version, lease_ms, then for each slot: state(0 it continues, 1 late: only under this version
 --        may its group be trained on, 2 lost)}
--- include: policy.lua
+-- include: whole.lua
 -- A holder renews at the pace of the lease that it knows. When the setting became shorter, this
 -- renewal is for the old one, and tells the new one.
 -- A full Redis refuses a script's first write if it needs memory, and none after one that does not.

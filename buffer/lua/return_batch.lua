@@ -1,6 +1,7 @@
 -- return_batch.lua: how a lease ends. A batch that comes back has its groups ready again in their old places, and
 -- the discarded ids it reported are reported with another batch.
--- include: slots.lua
+-- include: group_life.lua
+-- include: slots.lua if full
 -- Taken since the last publication, but it is not trained on, or is to be again: another may be taken.
 local function untake(gid)
   if not policy then return end

@@ -4,8 +4,15 @@
 -- REPLY  {sealed, discarded_json, items, groups, n, sum, m2, min, max} (figures); without figures, and sealed
 --        is 0, for a batch that is empty or lost groups with its lease: it is undone, the rest stays for the
 --        next; or for one that is acknowledged already
--- include: return_batch.lua
+-- include: whole.lua
 local MOST_REPORTED = 1000 -- in one batch; the rest are the next one's
+
+-- Nobody gets the batch: what it has comes back.
+local function undo()
+-- include: return_batch.lua
+  give_back(RECEIPT, BATCH_STEP)
+end
+
 return whole(function()
   local batch = at('batch:' .. RECEIPT)
   local done = redis.call('HMGET', batch, 'state', 'figures', 'discarded')
@@ -15,7 +22,7 @@ return whole(function()
     return again
   end
   if done[1] ~= 'leased' then -- it ended; a repeat that comes late changes nothing of that
-    if done[1] == 'returning' then give_back(RECEIPT, BATCH_STEP) end
+    if done[1] == 'returning' then undo() end
     return {0, '[]'}
   end
   local waiting = redis.call('EXISTS', batch .. ':discarded') == 0 and redis.call('LLEN', at('unreported')) or 0
@@ -31,7 +38,7 @@ return whole(function()
   for i = 1, 7 do reply[i + 2] = seen[i] or '0' end
   local size = redis.call('LLEN', batch .. ':groups')
   if size == 0 or size ~= tonumber(SIZE) then
-    give_back(RECEIPT, BATCH_STEP)
+    undo()
     return {0, '[]'}
   end
   redis.call('HSET', batch, 'discarded', told, 'meta_info', CUSTOM_META_INFO,

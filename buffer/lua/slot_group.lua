@@ -113,5 +113,5 @@ local function replace_part(group, uid)
 end
 
 local function forget_parts(group)
-  if group.parts then redis.call('HDEL', partial_of(group.gid), unpack(group.parts)) end
+  redis.call('HDEL', partial_of(group.gid), unpack(group.parts))
 end

@@ -82,3 +82,8 @@ local function end_slot(id, how)
   count('slots_' .. how, 1)
   ring_late = true
 end
+
+-- Somebody makes it, or it waits for the next slot.
+local function is_for_slots(gid)
+  return redis.call('HEXISTS', meta_of(gid), 'slot') == 1 or redis.call('ZSCORE', at('parked'), gid)
+end

@@ -1,8 +1,10 @@
 -- store.lua: puts items of one group into it, and into the next rounds that they open.
+-- include: ready.lua
 -- include: timeouts.lua
 -- include: next_due.lua
 -- include: idle.lua
--- include: slot_group.lua
+-- include: group_of_item.lua
+-- include: slot_group.lua if full
 -- include: rewards.lua
 -- include: meta_info.lua
 -- include: put_item.lua

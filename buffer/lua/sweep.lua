@@ -24,6 +24,45 @@ local function shorten_leases()
   end
 end
 
+-- How many a take would get now, two rounds of one instance or not. Of each start it gets as many as
+-- the older ones leave room for (`may_take`), and each of them takes a place of all that follow.
+local function available()
+  if not policy then return redis.call('ZCARD', at('ready')) end
+  local left = math.max(0, policy.groups_per_version - policy.taken)
+  if policy.order == 'batch' then
+    return math.min(left, redis.call('ZCOUNT', at('targeted'), '-inf', string.format('(%d', policy.version + 1)))
+  end
+  load_outstanding()
+  local starts, found, taken = {}, 0, policy.taken
+  for start, n in pairs(outstanding) do
+    if n > 0 and not too_old(start) then starts[#starts + 1] = start end
+  end
+  table.sort(starts)
+  for _, start in ipairs(starts) do
+    local ready = redis.call('ZCOUNT', at('aged'), start, string.format('(%d', start + 1))
+    local some = math.max(0, math.min(ready, may_take(start)))
+    if ready > 0 then found, policy.taken = found + some, policy.taken + some end
+    outstanding[start] = outstanding[start] - some
+    if some < ready then break end
+  end
+  policy.taken, outstanding = taken, nil -- as they were
+  return found
+end
+
+-- A task with nothing in it goes away after a while.
+local function doze()
+  if set.idle == 1 then return end
+  for _, index in ipairs({'open', 'ready', 'leased', 'slots', 'parked', 'again'}) do
+    if redis.call('EXISTS', at(index)) == 1 then return end
+  end
+  if each_waiter(0)() then return end -- it takes those that died out of the line
+  save_sums()
+  save_reports()
+  redis.call('HSET', at('state'), 'bytes', 0)
+  for _, part in ipairs(fixed()) do redis.call('PEXPIRE', at(part), set.idle_ttl_ms) end
+  redis.call('HSET', at('config'), 'idle', 1)
+end
+
 return whole(function()
   if SERVED == '1' then
     local beat = tonumber(redis.call('HGET', at('state'), 'beat') or '')

@@ -2,7 +2,7 @@
 -- KEYS   root
 -- ARGV   most
 -- REPLY  for each: id owner gid start
--- include: policy.lua
+-- include: whole.lua
 local found, reply = {}, {}
 for _, id in ipairs(redis.call('ZRANGE', at('slots'), 0, 999)) do
   local slot = redis.call('HMGET', slot_of(id), 'owner', 'gid', 'start', 'counts')

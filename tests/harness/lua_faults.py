@@ -17,6 +17,7 @@ import pytest
 from redis.exceptions import NoScriptError, ResponseError
 
 from buffer.link import Link
+from buffer.task import PLAIN
 from ground.lua import Command, Script, load_script
 from ground.redis.connect import target_of
 from limiter.commands import SCRIPTS as GATE_SCRIPTS
@@ -77,6 +78,11 @@ def every_script(package: str) -> dict[str, Script]:
 def _forms(file: Any, package: str) -> Iterator[Script]:
     text, of = file.read_text(), ".".join(file.relative_to(ROOT).parts[:-2])
     if "-- REPLY" not in text or not f"{of}.".startswith(f"{package}."):
+        return
+    if of in ("buffer", "gateway"):
+        yield load_script(of, file.stem, "full")
+        if of == "buffer" and file.stem in PLAIN:
+            yield load_script(of, file.stem)
         return
     forms = [load_script(of, file.stem, *form) for form in FORMS]
     sent = [script for script in forms if script.sha in SENT]
