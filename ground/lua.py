@@ -18,7 +18,8 @@ forms, so that a plain one has no line of what its caller does not use:
 `-- include: adapt.lua if full` counts for `load_script(…, "full")` alone, and
 `-- include: plain_line.lua or weighed_line.lua if full` has another file for the others. With
 `-- include: ungated.lua or gated.lua` the form has the file's name. The keys and arguments in
-the header of a file that a form chose come before the script's own.
+the header of a file that a form chose come before the script's own. A line of code that ends
+with `-- if full` is of that form alone.
 
 A server makes each function again at each call. So what is rare may be included in the body of
 the function that needs it.
@@ -39,6 +40,7 @@ from redis.exceptions import NoScriptError
 Command = tuple[Any, ...]
 
 _INCLUDE = re.compile(r"^-- include: (\S+)\.lua(?: or (\S+)\.lua)?(?: if (\w+))?$", re.MULTILINE)
+_LINE = re.compile(r"^(.*\S) -- if (\w+)\n", re.MULTILINE)
 _HEADER = re.compile(r"^-- (KEYS|ARGV)\b *(.*(?:\n--  +.*)*)$", re.MULTILINE)
 _REMARK = re.compile(r"\([^()]*\)")
 _ROWS = re.compile(r"for each ?([a-z_]*): ([a-z_ ]+),?")
@@ -189,7 +191,10 @@ def _expanded(
             chosen.append(wanted)
         return _expanded(*wanted, forms, seen, chosen)
 
-    return _INCLUDE.sub(included, _text(package, name))
+    def of_form(line: re.Match[str]) -> str:
+        return f"{line[1]}\n" if line[2] in forms else ""
+
+    return _INCLUDE.sub(included, _LINE.sub(of_form, _text(package, name)))
 
 
 @cache

@@ -39,7 +39,7 @@ for id, lane, known, term in each_request() do
   reply[6 + 2 * n], reply[7 + 2 * n] = verdict(id, lane, known, term, fence_in(held[n]), waits[n])
 end
 if joined then
-  let_pass()
+  let_pass() -- if full
   lives[PROCESS] = now + ALIVE_US
   call('ZADD', ALIVE, lives[PROCESS], PROCESS)
 end

@@ -7,5 +7,6 @@ local function expire()
   local dead = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, 1000)
   free(dead)
   count('expired', #dead)
-  gate.live = gate.live - #dead + extra_units()
+  gate.live = gate.live - #dead
+  gate.live = gate.live + extra_units() -- if full
 end

@@ -15,7 +15,7 @@ local function release(permits)
     if fence and (fence == fences[n] or fence == fence_in(fences[n])) then
       local stays = fence ~= fences[n] and string.match(fences[n], ' %+(%d+)')
       if stays then call('ZADD', LEASES, now + stays, ids[n]) else held[#held + 1] = ids[n] end
-      read_receipt(ids[n], fence, fences[n])
+      read_receipt(ids[n], fence, fences[n]) -- if full
     elseif not fence and call('ZSCORE', LEASES, ids[n]) then -- a script stopped as it gave this one back
       held[#held + 1] = ids[n]
     end

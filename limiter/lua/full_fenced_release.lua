@@ -21,11 +21,3 @@ local function read_receipt(id, fence, receipt)
   if weighing then weighing.settle(receipt) end
   if weighing and gate.sharing then gate.sharing.settle(receipt) end
 end
-
-local function free(ids)
-  if #ids == 0 then return end
-  if gate.weighing then gate.weighing.begin_end() end
-  call('HDEL', HOLDERS, unpack(ids)) -- the lease last: it ends by itself, should the script stop here
-  call('ZREM', LEASES, unpack(ids))
-  if gate.weighing then gate.weighing.uncharge(ids) end
-end

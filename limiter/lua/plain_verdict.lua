@@ -2,8 +2,6 @@
 local terms = fields
 local left = first_waiter() and 0 or room() -- permits for requests that do not wait yet
 
-local function let_pass() end
-
 local function enter_line(id, score, term)
   call('ZADD', QUEUE, score, id)
   call('HSET', WAITERS, id, format('%s|%s|%d', PROCESS, term, now))

@@ -42,7 +42,15 @@ end
 -- include: adapt.lua if full
 -- include: weigh.lua if full
 -- include: next_share.lua if full
--- include: plain_fenced_release.lua or full_fenced_release.lua if full
+-- include: full_fenced_release.lua if full
+
+local function free(ids)
+  if #ids == 0 then return end
+  if gate.weighing then gate.weighing.begin_end() end -- if full
+  call('HDEL', HOLDERS, unpack(ids)) -- the lease last: it ends by itself, should the script stop here
+  call('ZREM', LEASES, unpack(ids))
+  if gate.weighing then gate.weighing.uncharge(ids) end -- if full
+end
 
 -- Write the gate's changed fields, in one command.
 local function save()
@@ -55,7 +63,7 @@ local function save()
   if gate.granted + gate.released > 0 then set('released', (fields[9] or 0) + gate.released) end
   if gate.ticket > (tonumber(fields[10]) or 0) then set('ticket', gate.ticket) end
   if gate.head then set('head', gate.head) set('head_wakes', gate.head_wakes) end
-  save_kind(set)
+  save_kind(set) -- if full
   if n > 0 then call('HSET', GATE, unpack(changed)) end
 end
 

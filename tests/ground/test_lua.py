@@ -200,6 +200,15 @@ def test_a_script_has_the_forms_that_its_include_offers(package, redis):
     assert form.call(redis, ["o", "k"], ["w", 1]) == b"owk1"
 
 
+def test_a_line_that_ends_with_a_form_is_of_that_form_alone(package, redis):
+    name = package(
+        main="-- KEYS\nlocal found = 'plain'\nfound = 'other' -- if full\nreturn found -- if any\n"
+    )
+    assert load_script(name, "main", "any").call(redis, []) == b"plain"
+    assert load_script(name, "main", "any", "full").call(redis, []) == b"other"
+    assert load_script(name, "main").call(redis, []) is None
+
+
 @pytest.mark.parametrize("header", ["-- KEYS a\n-- ARGV a\n", "-- KEYS a\n-- ARGV job's id\n"])
 def test_a_header_that_cannot_be_bound_is_refused(package, header):
     with pytest.raises(ValueError, match=r"bad.lua needs a plain name of its own for each key"):
