@@ -119,7 +119,13 @@ local function start(id, execution, job, charged)
   call('EXPIRE', 'rq:executions:' .. id, KEEP_S + 60)
 end
 
-local shared, looked, refunds = has_shares(), false, {}
+-- Mostly neither is there, which one command says.
+local suspended, shared = call('EXISTS', 'rq:suspended', WORK .. ':shares'), false
+if suspended > 0 then
+  shared = call('EXISTS', WORK .. ':shares') == 1
+  if shared then suspended = suspended - 1 end
+end
+local looked, refunds = false, {}
 
 -- Whether RQ has put it into the queue's list for another run: a retry, or a failed job requeued.
 local function runs_again(job)
@@ -179,8 +185,10 @@ local function claim_up_to(want)
   while #taken < want and bytes < MOST_BYTES and #dropped < MOST_DROPPED do
     local most = want - #taken
     local n = from_hand and claim_from(HAND, first_of(HAND, most)) or claim_next(most)
-    for _, share in pairs(refunds) do shares().refund(share) end
-    refunds = {}
+    if next(refunds) then
+      for _, share in pairs(refunds) do shares().refund(share) end
+      refunds = {}
+    end
     if n < most and not from_hand and (n == 0 or not shared) then break end
     from_hand = from_hand and n == most
   end
@@ -199,7 +207,7 @@ local function give_back()
   end
 end
 
-local suspended, kept = call('EXISTS', 'rq:suspended'), call('HMGET', WORK, 'paused', 'fence', 'claimed')
+local kept = call('HMGET', WORK, 'paused', 'fence', 'claimed')
 fence, claimed = tonumber(kept[2] or 0) or 0, tonumber(kept[3] or 0) or 0
 -- include: by_hand.lua or let_few_jobs_through.lua if with_breaker
 -- A permit that was granted is for a job: it goes back if there is none.
@@ -214,7 +222,10 @@ if not done then
   give_back()
   return type(why) == 'table' and why or redis.error_reply(tostring(why))
 end
-if shared then feed_shares() end
+if shared then
+-- include: worker.queue:feed_shares.lua
+  feed_shares()
+end
 local left = call('LLEN', JOBS) + call('LLEN', HAND) + (shared and shares().waiting() or 0)
 local shut = left > 0 and #taken < want and bytes < MOST_BYTES and #dropped < MOST_DROPPED and suspended == 0
 for n = 1, math.min(#dropped, LOGGED) do taken[#taken + 1] = dropped[n] end

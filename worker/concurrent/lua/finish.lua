@@ -129,5 +129,5 @@ if #members > 0 then -- the lease is the last to go: until then an end that was 
   call('ZREM', RUNNING, unpack(members))
 end
 rest(WORKER, EXECUTIONS)
-if put_off_any then feed_shares() end
+if put_off_any then feed_shares() end -- if with_breaker
 return reply

@@ -1,4 +1,5 @@
 -- putting_off.lua: a program without an outcome, while the breaker is open, is to run again.
+-- include: worker.queue:feed_shares.lua
 local put_off_any = false
 
 local function put_off(id, execution, hold_us)

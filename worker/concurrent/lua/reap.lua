@@ -5,6 +5,7 @@
 --         {id, execution, {field, value, …}} of each that has died too often, leased to us to fail it}
 -- include: clock.lua
 -- include: putting_back.lua
+-- include: worker.queue:feed_shares.lua
 local MOST = 200 -- of a kind in one call; what is left is found by the next heartbeat
 local requeued, from_hands, condemned = 0, 0, {}
 

@@ -6,6 +6,7 @@
 -- The last first, since each goes to the front of the queue.
 -- include: ungated.lua or gated.lua
 -- include: putting_back.lua
+-- include: worker.queue:feed_shares.lua
 local returned = 0
 for id, execution, hold_us in each() do
   local member = id .. ':' .. execution

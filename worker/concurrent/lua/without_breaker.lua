@@ -2,4 +2,3 @@
 local function hear() end
 local function put_off() end
 local function obey() end
-local put_off_any = false

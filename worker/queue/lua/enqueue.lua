@@ -21,6 +21,11 @@ if SHARE ~= '' then hash[#hash + 1], hash[#hash + 2] = 'penstock_share', SHARE e
 for field, value in each_shared() do hash[#hash + 1], hash[#hash + 2] = field, value end
 local ids, standing, reply = {}, {}, {}
 
+-- Mostly all jobs are new, and their queue has no shares, which one command says.
+local keys = { 'penstock:work:{' .. NAME .. '}:shares' }
+for id in each_job() do keys[#keys + 1] = 'rq:job:' .. id end
+local plain = SHARE == '' and call('EXISTS', unpack(keys)) == 0
+
 local function cleared(id)
   call('DEL', 'rq:job:' .. id, 'rq:results:' .. id)
   call('ZREM', 'rq:failed:' .. NAME, id)
@@ -75,7 +80,7 @@ end
 -- a job when it is sent again.
 for id, _, _, _, _, submission in each_job() do
   if not standing[id] then
-    standing[id] = standing_of(id, submission)
+    standing[id] = plain and 'new' or standing_of(id, submission)
     if standing[id] == 'new' then ids[#ids + 1] = id end
   end
 end
@@ -94,5 +99,8 @@ for id, timeout, description, correlation, data, submission, traceparent in each
     adopt(key, submission)
   end
 end
-feed_shares()
+if not plain then
+-- include: feed_shares.lua
+  feed_shares()
+end
 return reply

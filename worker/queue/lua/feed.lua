@@ -3,6 +3,6 @@
 -- ARGV   (none)
 -- REPLY  jobs in that list
 local call = redis.call
--- include: next_share.lua
+-- include: feed_shares.lua
 feed_shares()
 return call('LLEN', JOBS)

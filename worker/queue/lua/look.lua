@@ -6,7 +6,7 @@
 --         with a breaker, what it has counted if it is open, or ''}
 local call = redis.call
 -- include: try.lua
--- include: next_share.lua
+-- include: feed_shares.lua
 local live = 0
 for _, worker in ipairs(call('SMEMBERS', WORKERS)) do live = live + call('EXISTS', worker) end
 feed_shares() -- for RQ's own workers, should they have missed a turn

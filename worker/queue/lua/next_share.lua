@@ -6,15 +6,16 @@
 -- queue's jobs, and corrected as the job ends.
 --
 -- RQ's own workers take from the queue's list alone, and idle workers of ours block on it. So a
--- script that changes the shares ends with `feed_shares()`: the next jobs in turn are moved to that list,
+-- script that changes the shares ends with `feed_shares()` (`feed_shares.lua`): the next jobs in turn are moved to that list,
 -- one of them, and two for each of RQ's workers. Jobs moved there have been served.
 -- include: try.lua
--- include: limiter:turns.lua
 local function list_of(share) return share == '' and JOBS or JOBS .. '~' .. share end
-local function has_shares() return call('EXISTS', 'penstock:work:{' .. string.sub(JOBS, 10) .. '}:shares') == 1 end
 
 -- Most queues have no shares: what follows is made when it is first used.
-local function make_shares()
+local made_shares
+local function shares()
+  if made_shares then return made_shares end
+-- include: limiter:turns.lua
   local shares, turns = {}, make_turns()
   local QUEUE = string.sub(JOBS, 10) -- rq:queue:<name>
   local KEPT = 'penstock:work:{' .. QUEUE .. '}'
@@ -207,13 +208,6 @@ local function make_shares()
     end
     return jobs
   end
+  made_shares = shares
   return shares
 end
-
-local made_shares
-local function shares()
-  made_shares = made_shares or make_shares()
-  return made_shares
-end
-
-local function feed_shares() if has_shares() then shares().fill_front() end end

@@ -3,7 +3,7 @@
 -- ARGV   id
 -- REPLY  1 it waits in its share | 0 it has none, or a worker has it already
 local call = redis.call
--- include: next_share.lua
+-- include: feed_shares.lua
 local share = call('HGET', 'rq:job:' .. ID, 'penstock_share')
 if not share or not shares().admit(share) then return 0 end
 shares().again(ID, share) -- in both lists, should the script stop here: it runs once all the same

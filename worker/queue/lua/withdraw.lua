@@ -10,7 +10,7 @@
 -- connection, which nobody waits for.
 local call = redis.call
 -- include: try.lua
--- include: next_share.lua
+-- include: feed_shares.lua
 local reply, withdrawn = {}, {} -- of each share, with '' for none: the ids to take off
 
 -- Each LREM reads the list. So many ids are found in one reading of it, page by page, and what
