@@ -1,15 +1,20 @@
-"""Servers of Penstock, as a generator asks them: again, until they answer."""
+"""Servers of Penstock, as a generator asks them: again, until they answer.
+
+A server of the buffer imports this too, and asks nobody. So the HTTP client is imported when it is
+used.
+"""
 
 import logging
 import time
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from buffer.errors import GeneratorError
 from buffer.settings import BufferSettings
 from ground import tracing
 from ground.backoff import backoff, retry_after_seconds
+
+if TYPE_CHECKING:
+    import httpx
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +42,13 @@ class Api:
 
         Raises `GeneratorError` if it is refused.
         """
+        import httpx
+
         failures = 0
         while True:
             pause = 0.0
             if self._client is None:
-                self._client = httpx.Client(timeout=_TIMEOUT, headers=self._headers)
+                self._client = new_client(self._headers)
             try:
                 answer = self._client.request(
                     method, self._url + path, headers=tracing.headers(), **options
@@ -63,12 +70,19 @@ class Api:
             time.sleep(max(pause, backoff(failures, 0.1, _LONGEST_PAUSE)))
 
 
+def new_client(headers: dict[str, str]) -> "httpx.Client":
+    """The connections of one thread. The server itself waits for room before it answers 429."""
+    import httpx
+
+    return httpx.Client(timeout=_TIMEOUT, headers=headers)
+
+
 def authorization() -> dict[str, str]:
     """The header that the buffer's server wants to see."""
     token = BufferSettings.load().buffer_token
     return {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
 
 
-def retry_after(response: httpx.Response) -> float:
+def retry_after(response: "httpx.Response") -> float:
     """Seconds that a server asks for."""
     return min(retry_after_seconds(response.headers.get("Retry-After", "")) or 0.0, 60.0)

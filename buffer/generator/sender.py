@@ -7,13 +7,14 @@ import json
 import logging
 import random
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
-
-from buffer.generator.api import authorization, retry_after
+from buffer.generator.api import authorization, new_client, retry_after
 from ground import tracing
 from ground.backoff import backoff
+
+if TYPE_CHECKING:
+    import httpx
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,6 @@ _LONGEST_PAUSE = 15.0
 # included, can be put right meanwhile.
 _FOR_GOOD = (400, 410, 413, 422)
 _JSON = {"Content-Type": "application/json"}
-_TIMEOUT = 60.0  # the server itself waits for room before it answers 429
 
 
 class Sender:
@@ -52,8 +52,10 @@ class Sender:
 
     def _try(self, item: dict[str, Any]) -> str | float | None:
         """None: stored. A text: refused. A number: not now, wait at least this many seconds."""
+        import httpx
+
         if self._client is None:
-            self._client = httpx.Client(timeout=_TIMEOUT, headers=authorization())
+            self._client = new_client(authorization())
         try:
             body = encoded(item)
         except (TypeError, ValueError, RecursionError) as problem:

@@ -116,7 +116,7 @@ class Post:
         self.refusals: list[httpx.Response] = []
         self.headers: dict[str, str] = {}
 
-    def opened(self, timeout: float, headers: dict[str, str]) -> "Post":
+    def opened(self, headers: dict[str, str]) -> "Post":
         self.headers = headers
         return self
 
@@ -135,11 +135,8 @@ class Post:
 @pytest.fixture
 def post(monkeypatch: pytest.MonkeyPatch) -> Post:
     found = Post()
-    fake = SimpleNamespace(
-        Client=found.opened, TransportError=httpx.TransportError, Response=httpx.Response
-    )
-    monkeypatch.setattr(sender, "httpx", fake)
-    monkeypatch.setattr(api, "httpx", fake)
+    monkeypatch.setattr(sender, "new_client", found.opened)
+    monkeypatch.setattr(api, "new_client", found.opened)
     monkeypatch.setattr(sender, "time", SimpleNamespace(sleep=lambda seconds: None))
     return found
 
