@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pydantic_core import to_json
 
 from buffer.errors import ItemRefused
-from buffer.spans import reported
+from buffer.spans import REPORTS, reported
 from ground import tracing
 from ground.quick_json import read_json
 
@@ -28,6 +28,8 @@ DEEPEST = 200  # levels: as far from the interpreter's limit on any server that 
 _NUMBER = (int, float)
 _EXACT = 2**53  # integers up to it are the same as floats
 _LONG = 50  # characters
+_OF_VERSIONS = REPORTS | {"slot", "fence"}
+_UNKNOWN = ("", "", "", "")  # slot, fence and versions of most items
 _LARGEST_REWARD = 1e150  # sums of squares, which variances are made of, stay finite
 
 
@@ -75,22 +77,23 @@ _patient = json.JSONEncoder(
 
 
 class Entry(NamedTuple):  # a frozen dataclass takes three times as long to make
-    """An accepted item: where it belongs, and the text that is kept.
+    """An accepted item: where it belongs, and the text that is kept. Items that have the first six
+    in common travel as one group.
 
     slot, fence      the slot it was made under, empty without one
     lowest, highest  the versions that it reports, empty if none
     """
 
-    id_json: bytes
     id: str
     round: str
+    slot: str
+    fence: str
+    lowest: str
+    highest: str
+    id_json: bytes
     uid: str
     reward: str
     payload: bytes
-    slot: str = ""
-    fence: str = ""
-    lowest: str = ""
-    highest: str = ""
 
 
 def entry_of(item: object, max_bytes: int, *, packed: bool = True) -> Entry:
@@ -169,8 +172,9 @@ def _entry(item: dict[str, Any], text: str, max_bytes: int, *, packed: bool = Tr
     if len(payload) > max_bytes:
         raise _too_large(len(payload), max_bytes)
     id_json = encode_basestring(key) if isinstance(item["instance_id"], str) else key
-    entry = (id_json.encode(), key, number, uid, reward, _packed(payload) if packed else payload)
-    return Entry(*entry, *_slot(item), *reported(item))
+    made = _UNKNOWN if _OF_VERSIONS.isdisjoint(item) else (*_slot(item), *reported(item))
+    kept = _packed(payload) if packed else payload
+    return Entry(key, number, *made, id_json.encode(), uid, reward, kept)
 
 
 def _traced(item: dict[str, Any], text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from buffer.errors import ItemRefused
 
 _ENDS = ("version_start", "version_end")
-_REPORTS = frozenset((*_ENDS, "versions", "weight_versions"))
+REPORTS = frozenset((*_ENDS, "versions", "weight_versions"))
 Span = tuple[int, int]
 NOT_MADE, UNKNOWN = -1, -2
 _HIGHEST = 2**31  # versions are part of scores, next to the time
@@ -20,7 +20,7 @@ _HIGHEST = 2**31  # versions are part of scores, next to the time
 
 def reported(item: dict[str, Any]) -> tuple[str, str]:
     """The lowest and the highest version that an item reports; empty if it reports none."""
-    if _REPORTS.isdisjoint(item):
+    if REPORTS.isdisjoint(item):
         return "", ""
     found = [_version(item[name], name) for name in _ENDS if item.get(name) is not None]
     found += [version for _, version in spans_of(item)]

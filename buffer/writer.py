@@ -8,7 +8,7 @@ import asyncio
 import weakref
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any
 
 from buffer.item import Entry
@@ -35,7 +35,7 @@ OUTCOMES = (None, *Outcome)
 """By the code of put_item.lua."""
 
 
-_alike = attrgetter("id", "round", "slot", "fence", "lowest", "highest")
+_alike = itemgetter(slice(6))
 
 
 class Writer:
