@@ -144,9 +144,10 @@ class Taking:
     async def _seal(self, custom: Figures) -> Batch | None:
         figures, read = custom
         said = "" if figures is None else json.dumps(figures)
-        version = self._version
-        ages = tuple(version - start for start in self._starts) if version is not None else ()
-        counted = [part for age in Counter(ages).items() for part in age]
+        version, ages, counted = self._version, tuple[int, ...](), list[int]()
+        if version is not None:
+            ages = tuple(version - start for start in self._starts)
+            counted = [part for age in Counter(ages).items() for part in age]
         reply = await self._task.call(
             "seal", self._receipt, len(self._taken), read, said, self._masked, *counted
         )
