@@ -36,7 +36,7 @@ _BOOT = (
     "from jail.sessions.hub.hub import main; gc.freeze(); gc.enable(); "
     "main(*sys.argv[2:])"
 )
-_BACKLOG = 1024
+BACKLOG = 4096  # callers that the hub has not accepted yet; asyncio would lose those beyond
 _NAME = re.compile(r"\w[\w.-]{0,127}")
 _HUB = ".hub-"
 
@@ -70,7 +70,7 @@ class Door:
                 with short_path(self.folder, self.socket) as path:
                     listening.bind(path)
                     os.chmod(path, 0o600)
-                listening.listen(_BACKLOG)
+                listening.listen(BACKLOG)
                 self._launch(listening.fileno())
 
     def require_folder(self) -> None:

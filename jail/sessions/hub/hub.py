@@ -28,7 +28,7 @@ from jail.sessions.hub.sessions import KeptSessions
 from jail.sessions.hub.starts import Starts
 from jail.sessions.hub.streams import Streams
 from jail.sessions.hub.way_out import WayOut
-from jail.sessions.launch import give_up
+from jail.sessions.launch import BACKLOG, give_up
 from jail.sessions.settings import SessionSettings
 from jail.sessions.wire import Frame, check_signal, check_size, fields_of_failure, receive_call
 from jail.settings import SandboxSettings
@@ -83,7 +83,9 @@ class Hub:
         stop = asyncio.Event()
         loop.add_signal_handler(signal.SIGTERM, stop.set)
         self._started = loop.create_task(self._start_jails())
-        server = await asyncio.start_unix_server(self._accept, sock=listening, limit=1 << 20)
+        server = await asyncio.start_unix_server(
+            self._accept, sock=listening, limit=1 << 20, backlog=BACKLOG
+        )
         over = [loop.create_task(stop.wait()), loop.create_task(self._until_deserted())]
         try:
             await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)

@@ -305,6 +305,18 @@ async def many(folder: Path, count: int) -> None:
     assert len(everyone) >= count
 
 
+async def test_many_callers_of_a_hub_that_stands_still_are_all_answered(folder):
+    session = await sessions_in(folder, session_hub_idle=30).open(SessionRequest())
+    hub = hub_in(folder)
+    os.kill(hub, signal.SIGSTOP)
+    calls = [asyncio.create_task(session.info()) for _ in range(300)]
+    for _ in range(10):  # turns in which all of them connect
+        await asyncio.sleep(0)
+    os.kill(hub, signal.SIGCONT)
+    assert len(await asyncio.gather(*calls)) == len(calls)
+    await session.end()
+
+
 async def test_fifty_at_once(folder):
     await many(folder, 50)
 
