@@ -31,9 +31,7 @@ ROW = {"prompt": "Print a number's square.", "ground_truth": json.dumps(CASES)}
 TALK = {**ROW, "prompt": [{"role": "user", "content": "Print a number's square."}]}
 SLOW = fenced("while True: pass")
 ONE_OF_THREE, TWO_OF_THREE = fenced("input(); print(0)"), fenced("print(int(input()))")
-# The first is cut off by the grader's own time limit: that is a failure of our side.
-SAYS = [[SLOW, ONE_OF_THREE, TWO_OF_THREE, RIGHT]]
-GRADER: dict[str, Any] = {"case_timeout": 600.0, "timeout": 5.0}
+SAYS = [[UNLUCKY, ONE_OF_THREE, TWO_OF_THREE, RIGHT]]  # for the first its sandbox fails
 LEFT_OUT = [0.0, -1.0, 0.0, 1.0]
 
 
@@ -50,7 +48,7 @@ def advantages_of(folder: Path, rewards: Any, **config: Any) -> list[float]:
 
 
 def test_a_masked_completion_is_in_no_groups_mean(tmp_path: Path) -> None:
-    one = trainer(tmp_path, SAYS, CodeReward(**GRADER), [ROW], steps=2)
+    one = trainer(tmp_path, SAYS, CodeReward(grader=Flaky("local")), [ROW], steps=2)
     one.train()
     found = [reward for (reward,) in one.rewards[0]]
     assert found[1:] == pytest.approx([1 / 3, 2 / 3, 1.0])
@@ -58,17 +56,17 @@ def test_a_masked_completion_is_in_no_groups_mean(tmp_path: Path) -> None:
     assert one.advantages == [pytest.approx(LEFT_OUT, abs=1e-3)] * 2
     logged = [entry for entry in one.state.log_history if "penstock/masked" in entry]
     assert [entry["penstock/masked"] for entry in logged] == [1.0, 1.0]
-    assert logged[0]["penstock/masked/DeadlineExceeded"] == 1.0
+    assert logged[0]["penstock/masked/http_503"] == 1.0
 
 
 def test_nor_beside_another_reward_that_is_added_by_ours(tmp_path: Path) -> None:
-    reward = CodeReward(also=[bonus], **GRADER)
+    reward = CodeReward(also=[bonus], grader=Flaky("local"))
     assert advantages_of(tmp_path, reward) == pytest.approx(LEFT_OUT, abs=1e-3)
 
 
 def test_beside_another_reward_of_trls_it_counts_as_zero(tmp_path: Path) -> None:
     """Why `also` is there. Under `normalize_then_sum` TRL leaves it out itself."""
-    apart = advantages_of(tmp_path, [CodeReward(**GRADER), bonus])
+    apart = advantages_of(tmp_path, [CodeReward(grader=Flaky("local")), bonus])
     assert apart == pytest.approx([-1.162, -0.387, 0.387, 1.162], abs=1e-3)
 
 
