@@ -17,7 +17,7 @@ folder, once. `-- include: limiter:line.lua` by one of another package. A script
 forms, so that a plain one has no line of what its caller does not use:
 `-- include: adapt.lua if full` counts for `load_script(…, "full")` alone, and
 `-- include: plain_line.lua or weighed_line.lua if full` has another file for the others. With
-`-- include: ungated.lua or gated.lua` the form has the file's name. The keys and arguments in
+`-- include: clock.lua or gated.lua` the form has the file's name. The keys and arguments in
 the header of a file that a form chose come before the script's own. A line of code that ends
 with `-- if full` is of that form alone.
 

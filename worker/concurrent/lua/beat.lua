@@ -7,7 +7,7 @@
 --
 -- With a gate the permits live on, each for `hold_us` beyond its lease, and only with its execution:
 -- an end takes the permit with it, and a heartbeat that was on its way must not bring that back.
--- include: ungated.lua or gated.lua
+-- include: clock.lua or gated.lua
 -- include: records.lua
 local lease, until_s = now + LEASE_US, seconds + KEEP_S
 
@@ -36,7 +36,7 @@ local function beat(id, execution, fence, hold_us)
   local key = job_key(id)
   local job = try('HMGET', key, 'origin', 'penstock_abandon', 'penstock_unwanted')
   if job[1] then call('HSET', key, 'last_heartbeat', MOMENT) end
-  if not renew_permit(member, fence, lease + hold_us) then return 2 end
+  if not renew_permit(member, fence, lease + hold_us) then return 2 end -- if gated
   return job[1] and is_unwanted(key, job[2], job[3]) and 3 or 1
 end
 

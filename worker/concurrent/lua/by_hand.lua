@@ -2,4 +2,3 @@
 -- value says so.
 if suspended == 0 and kept[1] == '1' then suspended = 2 end
 local few = suspended == 0 and math.huge or 0
-local function let_through() end

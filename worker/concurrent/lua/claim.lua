@@ -17,7 +17,7 @@
 -- A permit that this worker was granted in the gate's line is given up here and becomes
 -- that of the first job; more are taken only if nobody else waits. A queue that gives no job
 -- leaves it to the worker's next queue.
--- include: ungated.lua or gated.lua
+-- include: clock.lua or gated.lua
 -- include: records.lua
 -- include: worker.queue:next_share.lua
 local MOST_BYTES, YEAR = 16 * 1024 * 1024, 31536000 -- so long RQ keeps failures
@@ -212,11 +212,12 @@ fence, claimed = tonumber(kept[2] or 0) or 0, tonumber(kept[3] or 0) or 0
 -- include: by_hand.lua or let_few_jobs_through.lua if with_breaker
 -- A permit that was granted is for a job: it goes back if there is none.
 local idle = GRANTED ~= '' and (few == 0 or call('LLEN', HAND) + call('LLEN', JOBS) == 0 and not shared)
-local want, allowed = tonumber(WANT), permits_for(idle and '' or GRANTED)
+local want, allowed = tonumber(WANT), math.huge
+allowed = permits_for(idle and '' or GRANTED) -- if gated
 local done, why = pcall(function()
   if few > 0 then claim_up_to(math.min(want, allowed, few)) end
-  let_through(#taken)
-  give_permits(taken, LEASE_US)
+  let_through(#taken) -- if with_breaker
+  give_permits(taken, LEASE_US) -- if gated
 end)
 if not done then
   give_back()

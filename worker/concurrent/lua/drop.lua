@@ -9,7 +9,7 @@
 -- include: ungated.lua or gated.lua
 -- include: records.lua
 -- include: counts.lua
--- include: without_breaker.lua or with_breaker.lua
+-- include: with_breaker.lua if with_breaker
 local function drop()
   local key, member = job_key(ID), ID .. ':' .. EXECUTION
   -- The latest asker; of a job that RQ has just deleted, the one that asked at its claim.
@@ -32,7 +32,8 @@ local function drop()
   add(totals, STATUS == '' and 'retried' or STATUS, 1)
   if STATUS == 'finished' then
     count_job(PROGRAM, STARTED_S, WAITED_S)
-    hear(PROGRAM, STARTED_S) -- RQ's transaction writes the end, so it is not put off
+    -- RQ's transaction writes the end, so it is not put off.
+    hear(PROGRAM, STARTED_S) -- if with_breaker
   end
   write_counts()
   free_permit(member, HOLD_US)
@@ -42,6 +43,6 @@ local function drop()
 end
 
 local dropped = drop()
-obey()
-pass_on()
+obey() -- if with_breaker
+pass_on() -- if gated
 return dropped

@@ -7,11 +7,11 @@
 --        ttl_s payload started_s waited_s('' if unknown) notice('' or the result as JSON) hold_us(and a report)
 -- REPLY  for each: 1 recorded | 0 its lease is not this worker's any more | 2 it has dependents: RQ's way
 --         | 3 put off: it has no outcome, the breaker is open, and it waits in its queue again
--- include: ungated.lua or gated.lua
+-- include: clock.lua or gated.lua
 -- include: records.lua
 -- include: worker.queue:next_share.lua if with_breaker
 -- include: counts.lua
--- include: without_breaker.lua or with_breaker.lua
+-- include: with_breaker.lua if with_breaker
 -- include: putting_off.lua if with_breaker
 
 -- The result as RQ keeps it, and a notice.
@@ -69,7 +69,7 @@ end
 local function refuse(id, execution, leased, hold_us)
   note_drop(id, 'refused')
   if leased then
-    free_permit(id .. ':' .. execution, hold_us)
+    free_permit(id .. ':' .. execution, hold_us) -- if gated
     forget(id, execution)
   end
   return 0
@@ -88,7 +88,7 @@ local function finish(id, execution, how, ttl, payload, started, waited, notice,
     if not leased then return 1 end
   end
   if dependents and how ~= 'bare' and call('EXISTS', key .. ':dependents') == 1 then return 2 end
-  if job[1] and not again and hear(program, tonumber(started)) then return put_off(id, execution, hold_us) end
+  if job[1] and not again and hear(program, tonumber(started)) then return put_off(id, execution, hold_us) end -- if with_breaker
   local n = #members
   members[n + 1], gone[2 * n + 1], gone[2 * n + 2] = member, 'rq:execution:' .. member, 'rq:executions:' .. id
   if job[1] then -- else it was deleted while it ran
@@ -106,7 +106,7 @@ local function finish(id, execution, how, ttl, payload, started, waited, notice,
     registry[#registry + 1], registry[#registry + 2] = ttl > 0 and seconds + ttl or '+inf', id
   end
   notify_client(job[3], id, status, notice)
-  free_permit(member, hold_us)
+  free_permit(member, hold_us) -- if gated
   if again then return 1 end
   add(totals, status, 1)
   add(of_worker, ok and 'successful_job_count' or 'failed_job_count', 1)
@@ -123,8 +123,8 @@ for id, execution, how, ttl, payload, started, waited, notice, hold_us in each()
 end
 keep_notices()
 sum_up()
-obey()
-pass_on()
+obey() -- if with_breaker
+pass_on() -- if gated
 if #members > 0 then -- the lease is the last to go: until then an end that was cut off is repeated
   call('ZREM', WIP, unpack(members))
   call('SREM', EXECUTIONS, unpack(members))

@@ -14,7 +14,7 @@ local function put_off(id, execution, hold_us)
   end
 
   put_back(id, to_back)
-  free_permit(id .. ':' .. execution, hold_us)
+  free_permit(id .. ':' .. execution, hold_us) -- if gated
   forget(id, execution)
   tally('put_off', 1)
   put_off_any = true

@@ -4,7 +4,7 @@
 -- REPLY  {executions returned, ids that were in the hand}
 --
 -- The last first, since each goes to the front of the queue.
--- include: ungated.lua or gated.lua
+-- include: clock.lua or gated.lua
 -- include: putting_back.lua
 -- include: worker.queue:feed_shares.lua
 local returned = 0
@@ -15,7 +15,7 @@ for id, execution, hold_us in each() do
       put_back(id)
       returned = returned + 1
     end
-    free_permit(member, hold_us .. ' -')
+    free_permit(member, hold_us .. ' -') -- if gated
     forget(id, execution)
   end
 end
@@ -24,5 +24,5 @@ local in_hand = empty_hand(HAND)
 feed_shares()
 if LEAVING == '1' then call('ZREM', WORKERS, NAME) end
 tally('returned', returned)
-pass_on()
+pass_on() -- if gated
 return { returned, in_hand }

@@ -1,7 +1,3 @@
--- ungated.lua: permits for a worker without a gate: there are none, and any number of jobs may run.
+-- ungated.lua: a worker without a gate has no permits to give back.
 -- include: clock.lua
-local function permits_for() return math.huge end
-local function give_permits() end
-local function renew_permit() return true end
 local function free_permit() end
-local function pass_on() end
