@@ -38,13 +38,13 @@ WORK = Path(__file__).parent / "against_side" / "work.py"
 SUITES = {
     "queue": {"one_job": (300, 50), "many_jobs": (2000, 200)},
     "gates": {"permits": (2000, 100), "tokens": (2000, 100), "line": (4000, 200)},
-    "buffer": {"groups": (10, 1)},
+    "buffer": {"groups": (10, 1), "one_group": (200, 30)},
     "sandbox": {"sandbox_starts": (3, 0), "hellos": (30, 0), "cases": (60, 0)},  # jails refuse it
 }
 FIGURES = {
     "one_job": "a job, to its result", "many_jobs": "a job of many at once",
     "permits": "acquire, release", "tokens": "a token", "line": "a permit, 64 in line for 8",
-    "groups": "100 groups of 8: write, take, ack",
+    "groups": "100 groups of 8: write, take, ack", "one_group": "a group of 8: write, take, ack",
     "sandbox_starts": "start a sandbox, hello", "hellos": "hello", "cases": "a case of many",
 }  # fmt: skip
 NAMES = ["penstock-rl", "penstock"]  # the second is what the first releases were called

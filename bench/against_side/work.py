@@ -103,17 +103,25 @@ async def line(url: str, count: int, watch: Stopwatch) -> None:
 
 
 async def groups(url: str, count: int, watch: Stopwatch) -> None:
-    """Write 100 groups of 8, take them, acknowledge them."""
+    await _groups(url, count, watch, GROUPS)
+
+
+async def one_group(url: str, count: int, watch: Stopwatch) -> None:
+    await _groups(url, count, watch, 1)
+
+
+async def _groups(url: str, count: int, watch: Stopwatch, most: int) -> None:
+    """Write so many groups of 8, take them, acknowledge them."""
     from buffer import RolloutBuffer, TaskConfig
 
     buffer = RolloutBuffer(url, f"against-{uuid.uuid4().hex}", TaskConfig(group_size=SIZE))
     await buffer.config()
     watch.start()
     for turn in range(count):
-        await buffer.write_many([_item(turn, number) for number in range(GROUPS * SIZE)])
-        batch = await buffer.take(GROUPS)
+        await buffer.write_many([_item(turn, number) for number in range(most * SIZE)])
+        batch = await buffer.take(most)
         assert batch is not None
-        assert len(batch.groups) == GROUPS
+        assert len(batch.groups) == most
         await buffer.ack(batch)
     await buffer.aclose()
 
