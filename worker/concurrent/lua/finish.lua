@@ -9,7 +9,7 @@
 --         | 3 put off: it has no outcome, the breaker is open, and it waits in its queue again
 -- include: clock.lua or gated.lua
 -- include: records.lua
--- include: worker.queue:next_share.lua if with_breaker
+-- include: worker.queue:next_share.lua
 -- include: counts.lua
 -- include: with_breaker.lua if with_breaker
 -- include: putting_off.lua if with_breaker
@@ -98,10 +98,7 @@ local function finish(id, execution, how, ttl, payload, started, waited, notice,
     call('HSET', key, 'status', status, 'ended_at', moment, 'penstock_execution', '',
       'penstock_ended', execution, 'penstock_outcome', (word_of(program)))
     if job[5] then call('HDEL', key, 'penstock_deaths', 'penstock_died') end -- after a requeue the count starts at 0
-    if tonumber(job[6]) and not again then
--- include: worker.queue:next_share.lua
-      shares().settle(job[7] or '', tonumber(job[6]), now / 1000000 - started)
-    end
+    if tonumber(job[6]) and not again then shares().settle(job[7] or '', tonumber(job[6]), now / 1000000 - started) end
     local registry = registered[ok]
     registry[#registry + 1], registry[#registry + 2] = ttl > 0 and seconds + ttl or '+inf', id
   end
