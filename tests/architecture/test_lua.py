@@ -88,6 +88,18 @@ def test_each_file_that_is_no_script_is_included_by_one() -> None:
     assert wrong == []
 
 
+def test_each_form_that_a_line_names_is_one_that_is_loaded() -> None:
+    """A line of any other form is in no script, and nothing says so."""
+    named = re.compile(r"^.* if (\w+)$", re.MULTILINE)
+    of_form = re.compile(r"^-- include: .*|.*\S -- if \w+$", re.MULTILINE)
+    texts = {name_of(file): "\n".join(of_form.findall(file.read_text())) for file in scripts()}
+    found = {(name, form) for name, text in texts.items() for form in named.findall(text)}
+    assert len(found) > 10, "the lines of a form are not where they are looked for"
+    assert {
+        each for each in found if each[1] not in {form for forms in FORMS for form in forms}
+    } == set()
+
+
 def test_each_script_runs_everywhere() -> None:
     """On every server, and on fakeredis."""
     absent = ("cmsgpack", "struct.", "bit.", "os.", "math.random", "redis.setresp")
