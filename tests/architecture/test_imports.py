@@ -51,6 +51,15 @@ def test_the_jail_is_started_without_redis() -> None:
     assert loaded & {"redis", "rq", "limiter", "buffer", "worker", "penstock"} == set()
 
 
+def test_a_buffer_server_imports_no_http_client() -> None:
+    """Its generators alone need one, and it is a tenth of what the server keeps in memory."""
+    program = "import sys, buffer.http.app; print('httpx' in sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "False\n"
+
+
 def test_what_tests_share_is_in_no_file_of_tests() -> None:
     files = imports_of((ROOT / "tests").rglob("*.py"))
     assert len(files) > 100, "the tests are not where they are looked for"
