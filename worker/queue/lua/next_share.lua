@@ -6,8 +6,8 @@
 -- queue's jobs, and corrected as the job ends.
 --
 -- RQ's own workers take from the queue's list alone, and idle workers of ours block on it. So a
--- script that changes the shares ends with `feed_shares()` (`feed_shares.lua`): the next jobs in turn are moved to that list,
--- one of them, and two for each of RQ's workers. Jobs moved there have been served.
+-- script that changes the shares ends with `feed_shares()` (`feed_shares.lua`): the next jobs in turn are
+-- moved to that list, one of them, and two for each of RQ's workers. Jobs moved there have been served.
 -- include: try.lua
 local function list_of(share) return share == '' and JOBS or JOBS .. '~' .. share end
 
