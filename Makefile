@@ -141,6 +141,7 @@ hosts: $(HOSTS:%=.venv-host-%/.installed) ## each adapter and its page with the 
 	  $$(ls $(HOST_TESTS)/test_$$(echo $$host | tr - _)*.py 2> /dev/null) $(HOST_TESTS)/test_imports.py $(HOST_TESTS)/test_killed.py tests/docs/test_blocks.py \
 	  -k "test_killed or test_$$(echo $$host | tr - _) or [$$(echo $$host | tr - _)] or guide/$$host"; done
 
+soak: export PENSTOCK_TEST_ALL := 1
 soak: $(VENV)/.installed ## the long versions of the chaos and property tests
 	$(BIN)/python -m pytest -m soak --timeout 3600 --hypothesis-profile=default
 
