@@ -2,7 +2,7 @@
 
     make pinned IMAGE=registry.example/penstock:0.2.0
 
-The component is your own. git ignores it, so that no tag of ours is refused for it.
+The component is your own. git ignores it, so it never keeps you from checking out a tag.
 Docker knows the digest of an image that it has pushed or pulled. Without Docker, say it yourself:
 `IMAGE=registry.example/penstock@sha256:…`.
 """

@@ -263,9 +263,9 @@ class Engine:
     def _fail(self, batches: list[Batch], failure: BaseException, *, final: bool = False) -> None:
         now = self.clock()
         self.connection.close()
-        since = self._outage.failed(now, failure, self.connection.timeout)
-        if since == now:
+        if not self.is_down:
             self._log.warning("%s: %s", self.name, trouble(failure, self.target))
+        since = self._outage.failed(now, failure, self.connection.timeout)
         with self.lock:
             for batch in batches:
                 batch.cut_off()
