@@ -150,7 +150,7 @@ constraints: | python ## renew .ci/constraints.txt, the versions that CI install
 	build/constraints/bin/$(PIP) install '.[dev]'
 	build/constraints/bin/$(PIP) freeze --exclude penstock-rl > .ci/constraints.txt
 
-against: $(VENV)/.installed ## this tree beside another revision, in turns: REV=… [SUITE=queue|gates|buffer|sandbox] [ROUNDS=8]
+against: $(VENV)/.installed ## this tree beside another revision, in turns: REV=… [SUITE=queue|gates|buffer|http|sandbox] [ROUNDS=8]
 	@$(BIN)/python -m bench.against $(REV) $(SUITE) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 instructions: $(VENV)/.installed valgrind ## count what a pair, a job and a write cost in instructions: over 2% more than noted is a fault

@@ -36,19 +36,40 @@ HOME = ROOT / "build" / "against"
 WORK = Path(__file__).parent / "against_side" / "work.py"
 # How often in a round; instructions are counted of the second number, and of three times as many.
 SUITES = {
-    "queue": {"one_job": (300, 50), "many_jobs": (2000, 200)},
-    "gates": {"permits": (2000, 100), "tokens": (2000, 100), "line": (4000, 200)},
+    "queue": {
+        "one_job": (300, 50), "many_jobs": (2000, 200),
+        "submits": (1000, 100), "many_submits": (2000, 200),
+        "tool_1": (300, 50), "tool_16": (2000, 160), "tool_64": (2000, 320),
+    },
+    "gates": {
+        "permits": (2000, 100), "permits_32": (8000, 640), "permits_256": (16_000, 2560),
+        "tokens": (2000, 100), "line": (4000, 200),
+    },
     "buffer": {"groups": (10, 1), "one_group": (200, 30)},
+    "http": {"http_writes": (3000, 200), "http_reads": (3000, 200)},
     "sandbox": {"sandbox_starts": (3, 0), "hellos": (30, 0), "cases": (60, 0)},  # jails refuse it
-}
+}  # fmt: skip
 FIGURES = {
     "one_job": "a job, to its result", "many_jobs": "a job of many at once",
-    "permits": "acquire, release", "tokens": "a token", "line": "a permit, 64 in line for 8",
+    "submits": "a submit", "many_submits": "a submit of many at once",
+    "tool_1": "a tool's call", "tool_16": "a tool's call, of 16 callers",
+    "tool_64": "a tool's call, of 64 callers",
+    "permits": "acquire, release", "permits_32": "acquire, release, of 32 tasks",
+    "permits_256": "acquire, release, of 256 tasks",
+    "tokens": "a token", "line": "a permit, 64 in line for 8",
     "groups": "100 groups of 8: write, take, ack", "one_group": "a group of 8: write, take, ack",
+    "http_writes": "an item written, 32 connections", "http_reads": "an item read",
     "sandbox_starts": "start a sandbox, hello", "hellos": "hello", "cases": "a case of many",
 }  # fmt: skip
+# Who serves a suite beside Redis: its command, and what it says when it is ready; a buffer server
+# is ready when it answers.
+SERVES = {
+    "queue": ("worker", ["worker", "bench"], "Listening"),
+    "http": ("buffer server", ["buffer", "serve"], ""),
+}
 NAMES = ["penstock-rl", "penstock"]  # the second is what the first releases were called
 COUNTING = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
+_PORT = str(free_port())
 _COUNTED = re.compile(r"I +refs: +([\d,]+)")
 
 
@@ -92,17 +113,23 @@ class Side:
             url = f"redis://127.0.0.1:{port}/0"
             lines = ["--port", str(port), "--dir", name, "--appendonly", "yes", "--save", ""]
             server = [*before.get("server", []), str(bundled_server()), *lines]
-            worker = [*before.get("worker", []), str(self.bin / "python"), "-m", "penstock"]
-            with _beside(server, "Ready to accept", folder / "server.log", url):
-                if what not in SUITES["queue"]:
-                    yield url
-                    return
-                with _beside([*worker, "worker", "bench"], "Listening", folder / "worker.log", url):
-                    yield url
+            with contextlib.ExitStack() as running:
+                start = running.enter_context
+                start(_beside(server, "Ready to accept", folder / "server.log", url))
+                if (suite := suite_of(what)) in SERVES:
+                    who, words, ready = SERVES[suite]
+                    command = [*before.get(who, []), str(self.bin / "python"), "-m", "penstock"]
+                    start(_beside([*command, *words], ready, folder / "its.log", url))
+                yield url
+
+
+def suite_of(what: str) -> str:
+    return next(suite for suite, works in SUITES.items() if what in works)
 
 
 def who_works(what: str) -> list[str]:
-    return ["client", "worker", "server"] if what in SUITES["queue"] else ["client", "server"]
+    suite = suite_of(what)
+    return ["client", *([SERVES[suite][0]] if suite in SERVES else []), "server"]
 
 
 @contextlib.contextmanager
@@ -124,7 +151,8 @@ def _environment(url: str) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
     return kept | {
         "PENSTOCK_REDIS_URL": url, "PENSTOCK_SANDBOX": "work.Echo", "PYTHONPATH": str(WORK.parent),
-        "PYTHONHASHSEED": "0",
+        "PYTHONHASHSEED": "0", "PENSTOCK_BUFFER_HOST": "127.0.0.1", "PENSTOCK_BUFFER_PORT": _PORT,
+        "PENSTOCK_BUFFER_GROUP_SIZE": "8",
     }  # fmt: skip
 
 

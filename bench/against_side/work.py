@@ -7,7 +7,9 @@ worker is `Echo`, so that the queue alone is measured.
 """
 
 import asyncio
+import http.client
 import json
+import os
 import sys
 import time
 import uuid
@@ -59,6 +61,69 @@ async def many_jobs(url: str, count: int, watch: Stopwatch) -> None:
     await asyncio.gather(*(queue.run(program) for _ in range(count)))
 
 
+async def submits(url: str, count: int, watch: Stopwatch) -> None:
+    """To a queue without a worker."""
+    queue, program = await _waiting(url)
+    watch.start()
+    for _ in range(count):
+        await queue.submit(program)
+
+
+async def many_submits(url: str, count: int, watch: Stopwatch) -> None:
+    queue, program = await _waiting(url)
+    watch.start()
+    await asyncio.gather(*(queue.submit(program) for _ in range(count)))
+
+
+async def _waiting(url: str) -> tuple[Any, Any]:
+    from worker import CodeQueue, CodeRequest
+
+    queue, program = CodeQueue(url, "waiting", no_workers_after=600), CodeRequest(code="print(1)")
+    await queue.submit(program)
+    return queue, program
+
+
+async def tool_1(url: str, count: int, watch: Stopwatch) -> None:
+    await _tool(url, count, watch, callers=1)
+
+
+async def tool_16(url: str, count: int, watch: Stopwatch) -> None:
+    await _tool(url, count, watch, callers=16)
+
+
+async def tool_64(url: str, count: int, watch: Stopwatch) -> None:
+    await _tool(url, count, watch, callers=64)
+
+
+async def _tool(url: str, count: int, watch: Stopwatch, callers: int) -> None:
+    """verl's tool as its host calls it: create, execute, release; no gate."""
+    from worker.tool import SandboxFusionTool
+
+    places = {"enable_global_rate_limit": False, "ungated_queue": "bench", "redis_url": url}
+    tool = SandboxFusionTool({"num_workers": callers, **places})
+
+    async def call() -> None:
+        instance, _ = await tool.create()
+        response, _, _ = await tool.execute(instance, {"code": "print(1)"})
+        await tool.release(instance)
+        assert response.text == "ok\n", response
+
+    await call()
+    watch.start()
+    await _shared(count, callers, call)
+
+
+async def _shared(count: int, among: int, call: Callable[[], Awaitable[None]]) -> None:
+    """So many calls by so many tasks, each with its next one when the last is back."""
+    left = iter(range(count))
+
+    async def play() -> None:
+        for _ in left:
+            await call()
+
+    await asyncio.gather(*(play() for _ in range(among)))
+
+
 async def _served(url: str) -> tuple[Any, Any]:
     from worker import CodeQueue, CodeRequest
 
@@ -85,21 +150,41 @@ async def _permits(url: str, count: int, watch: Stopwatch, **terms: Any) -> None
         (await gate.acquire()).release()
 
 
+async def permits_32(url: str, count: int, watch: Stopwatch) -> None:
+    await _many_permits(url, count, watch, tasks=32)
+
+
+async def permits_256(url: str, count: int, watch: Stopwatch) -> None:
+    await _many_permits(url, count, watch, tasks=256)
+
+
+async def _many_permits(url: str, count: int, watch: Stopwatch, tasks: int) -> None:
+    """Nobody waits."""
+    from limiter import TokenBucket
+
+    gate = TokenBucket(url, f"against-{uuid.uuid4().hex}", limit=1024)
+
+    async def pair() -> None:
+        (await gate.acquire()).release()
+
+    await pair()
+    watch.start()
+    await _shared(count, tasks, pair)
+
+
 async def line(url: str, count: int, watch: Stopwatch) -> None:
     """64 coroutines at a gate of 8: most permits are handed over."""
     from limiter import TokenBucket
 
     gate = TokenBucket(url, f"against-{uuid.uuid4().hex}", limit=8)
-    left = iter(range(count))
 
     async def hold() -> None:
-        for _ in left:
-            async with gate:
-                await asyncio.sleep(0)
+        async with gate:
+            await asyncio.sleep(0)
 
-    async with gate:
-        watch.start()
-    await asyncio.gather(*(hold() for _ in range(64)))
+    await hold()
+    watch.start()
+    await _shared(count, 64, hold)
 
 
 async def groups(url: str, count: int, watch: Stopwatch) -> None:
@@ -132,6 +217,73 @@ def _item(turn: int, number: int) -> dict[str, object]:
         "uid": f"{turn}-{number}", "instance_id": f"{turn}-{number // SIZE}", "messages": messages,
         "reward": number % 2, "extra_info": {"timestamp": "1.0"},
     }  # fmt: skip
+
+
+async def http_writes(_: str, count: int, watch: Stopwatch) -> None:
+    """By bare sockets: a client library would cost more than the server."""
+    writers = [await _Connection.made() for _ in range(32)]
+    watch.start()
+    await _write(writers, count)
+    for writer in writers:
+        writer.close()
+
+
+async def http_reads(_: str, count: int, watch: Stopwatch) -> None:
+    """A read of all that is finished, as slime's clients do it."""
+    writers = [await _Connection.made() for _ in range(32)]
+    await _write(writers, count)
+    for writer in writers:
+        writer.close()
+    reader = http.client.HTTPConnection("127.0.0.1", _port())
+    watch.start()
+    reader.request("POST", "/get_rollout_data", "{}", {"Content-Type": "application/json"})
+    answer = json.loads(reader.getresponse().read())
+    assert len(answer["data"]["data"]) == count, answer
+    reader.close()
+
+
+async def _write(writers: "list[_Connection]", count: int) -> None:
+    left = iter(range(count))
+
+    async def play(writer: "_Connection") -> None:
+        for number in left:
+            await writer.post("/buffer/write", _item(0, number))
+
+    await asyncio.gather(*(play(writer) for writer in writers))
+
+
+def _port() -> int:
+    return int(os.environ["PENSTOCK_BUFFER_PORT"])
+
+
+class _Connection:
+    """To the buffer server, one request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def made(cls) -> "_Connection":
+        """As soon as the server is up."""
+        while True:
+            try:
+                return cls(*await asyncio.open_connection("127.0.0.1", _port()))
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.1)
+
+    async def post(self, path: str, content: dict[str, object]) -> None:
+        body = json.dumps(content).encode()
+        self._writer.write(
+            b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (path.encode(), len(body), body)
+        )
+        head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        assert head.startswith(b"http/1.1 200"), head
+        length = head.partition(b"content-length:")[2].partition(b"\r")[0]
+        await self._reader.readexactly(int(length))
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 async def sandbox_starts(_: str, count: int, watch: Stopwatch) -> None:

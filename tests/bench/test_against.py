@@ -34,7 +34,7 @@ def test_a_shallow_clone_is_told_how_to_get_the_rest(
         against.install("cb7597e")
 
 
-@pytest.mark.parametrize("what", ["permits", "tokens", "line", "groups"])
+@pytest.mark.parametrize("what", ["permits", "permits_32", "tokens", "line", "groups", "submits"])
 def test_the_work_is_done_as_often_as_asked(what: str, real_redis: ground.Client) -> None:
     command = [sys.executable, str(against.WORK), url_of(real_redis), what, "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
