@@ -88,6 +88,9 @@ bench: $(VENV)/.installed ## quick benchmarks, peers beside us; less Ray, whose 
 
 conformance: $(STEPS:%=conformance-%) ## this tree with real hosts and clients, in steps (conformance-rq for one of them); docs/inside/tested.md names them
 
+# They run what takes turns in `make test`, too.
+conformance-% hosts: export PENSTOCK_TEST_ALL := 1
+
 conformance-verl: $(VENV)/.installed $(VERL)/.installed
 	$(VERL)/bin/python -m pytest -W default tests/worker/tool/test_verl_host.py \
 	  tests/worker/tool/test_masked_grpo.py tests/worker/tool/test_masking_in_verl.py \
