@@ -62,6 +62,7 @@ class Model:
         self.groups: dict[str, Group] = {}
         self.rounds: dict[str, int] = {}
         self.leases: dict[int, tuple[float, list[str], list[str]]] = {}
+        self.released: set[int] = set()
         self.unreported: list[str] = []
         self.ticks = 0
 
@@ -147,14 +148,18 @@ class Model:
             self.groups[gid].state, self.groups[gid].closed = "consumed", self.now
         return True
 
-    def give_back(self, lease: int) -> bool:
-        if lease not in self.leases:
-            return False
+    def release(self, lease: int) -> bool:
+        """Repeating it is harmless."""
+        if lease in self.leases:
+            self.give_back(lease)
+            self.released.add(lease)
+        return lease in self.released
+
+    def give_back(self, lease: int) -> None:
         _, gids, told = self.leases.pop(lease)
         for gid in gids:
             self.groups[gid].state = "ready"
         self.unreported += told
-        return True
 
     def finish(self, group: Group) -> None:
         self.ticks += 1
@@ -193,9 +198,18 @@ REPEATED: list[Any] = [
 ]  # fmt: skip
 
 
+# A batch is given back twice, and once more after its lease would have ended.
+GIVEN_BACK: list[Any] = [
+    *(("write", "a", uid, uid % 2, None) for uid in range(3)),
+    ("take", 1), ("release", 0), ("release", 0), ("advance", 3), ("release", 0), ("take", 1),
+    ("advance", 3), ("release", 1),
+]  # fmt: skip
+
+
 @settings(max_examples=25, deadline=None)
 @example(REPLACED)
 @example(REPEATED)
+@example(GIVEN_BACK)
 @given(schedules)
 def test_every_schedule_ends_as_the_model_says(schedule: list[Any]) -> None:
     asyncio.run(_play(schedule))
@@ -260,7 +274,7 @@ async def _write(bench: Bench, found: dict[str, Any]) -> Outcome:
 
 async def _end(bench: Bench, model: Model, what: str, lease: int, receipts: list[str]) -> None:
     if what == "release":
-        assert await bench.buffer.release(receipts[lease]) == model.give_back(lease)
+        assert await bench.buffer.release(receipts[lease]) == model.release(lease)
         return
     acked_before = lease not in model.leases and await _consumed(bench, receipts[lease])
     try:
