@@ -26,7 +26,7 @@ FAULTS = {
 
 
 def settings() -> LifecycleSettings:
-    return quick(startup_timeout=2.0, sandbox_lease=2.0, sandbox_grace=0.5, teardown_timeout=2.0)
+    return quick(startup_timeout=2.0, sandbox_lease=2.0, sandbox_grace=3.0, teardown_timeout=2.0)
 
 
 async def a_cloud(address: str) -> None:
