@@ -78,7 +78,8 @@ async def many_submits(url: str, count: int, watch: Stopwatch) -> None:
 async def _waiting(url: str) -> tuple[Any, Any]:
     from worker import CodeQueue, CodeRequest
 
-    queue, program = CodeQueue(url, "waiting", no_workers_after=600), CodeRequest(code="print(1)")
+    queue = CodeQueue(url, "waiting", no_workers_after=600, abandon="keep")  # none is withdrawn
+    program = CodeRequest(code="print(1)")
     await queue.submit(program)
     return queue, program
 
