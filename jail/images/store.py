@@ -31,11 +31,13 @@ from jail.images.users import find
 from jail.inside import syscalls
 from jail.inside.users import Users, unshare
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,127}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,159}")
+_BUILD_ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_OF_A_BUILD = re.compile(rf".+:({_BUILD_ID})")
 _VERSION = 1
 MOST_LAYERS = 128
 BUILD = "penstock-build/"  # what names of steps begin with, which builds may use again
-_KEPT_STEPS = 7 * 86400.0  # seconds
+_KEPT = 7 * 86400.0  # seconds, for what builds alone have named
 _ONE_USER = Users()
 
 
@@ -48,6 +50,17 @@ class Image:
     layers: tuple[str, ...]
     bytes: int
     added: float
+
+    @property
+    def build(self) -> str:
+        """The id of the build whose own name this is: `NAME:ID`. Tags point at the same image."""
+        found = _OF_A_BUILD.fullmatch(self.name)
+        return found[1] if found else ""
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """All but its name."""
+        return self.layers, self.config
 
 
 class ImageStore:
@@ -192,8 +205,11 @@ class ImageStore:
             return Collected()
         self._check_owner()
         self._layers.sweep()
-        for image in self.images():
-            if image.name.startswith(BUILD) and image.added < time.time() - _KEPT_STEPS:
+        images = self.images()
+        tagged = {image.content for image in images if not image.build}
+        for image in images:
+            done_with = image.build and image.content not in tagged
+            if image.added < time.time() - _KEPT and (image.name.startswith(BUILD) or done_with):
                 self._record(image.name).unlink(missing_ok=True)
         done = [self._layers.drop(folder) for folder in sorted(self.folder.glob("layers*/*"))]
         return Collected(
@@ -285,7 +301,7 @@ def _check_count(layers: int) -> None:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ImageError(
-            f"{name[:140]!r} is no image name: letters, digits and ._/:@+- only, at most 128"
+            f"{name[:140]!r} is no image name: letters, digits and ._/:@+- only, at most 160"
         )
 
 

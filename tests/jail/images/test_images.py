@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -403,6 +404,20 @@ def test_steps_of_builds_are_forgotten_after_a_week(store, tmp_path) -> None:
     record.write_text(json.dumps(json.loads(record.read_text()) | {"added": 0.0}))
     store.gc()
     assert [image.name for image in store.images()] == [f"{BUILD}new", "task"]
+
+
+def test_a_builds_own_image_is_forgotten_after_a_week_unless_a_tag_points_at_it(
+    store, tmp_path
+) -> None:
+    (base,) = store.add(oci(tmp_path / "oci", [layer({"a": "1"})]))
+    kept, left = (f"t:{uuid.uuid4()}" for _ in range(2))
+    for name, user in (("t:v1", "new"), (kept, "new"), (left, "old")):
+        store.extend(base, None, name, ImageConfig(user=user))
+    for name in (kept, left):
+        record = store._record(name)
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"added": 0.0}))
+    store.gc()
+    assert {image.name for image in store.images()} == {kept, "t:v1", "task"}
 
 
 def test_an_image_of_too_many_layers_is_refused(store, tmp_path) -> None:

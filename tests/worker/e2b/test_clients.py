@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, trainer: str) -> Iterator[E
         "PENSTOCK_SESSION_NETWORK": f"public,{trainer}",
     }  # fmt: skip
     with E2bServer(folder, **settings) as found:
-        tools = (*TOOLS, "grep", "tail", "test", "setsid", "find", "sed", "env", "dirname")
+        tools = (*TOOLS, "gzip", "grep", "tail", "test", "setsid", "find", "sed", "env", "dirname")
         layers = [base(tools), layer(REPOSITORY | GIT)]
         store = ImageStore.of(ImageSettings(images=folder / "images"), 65534)
         store.add(oci(folder / "oci", layers, name=IMAGE, packed=bytes))

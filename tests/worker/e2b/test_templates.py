@@ -250,6 +250,51 @@ def test_a_build_is_cancelled_with_its_template(server: E2bServer) -> None:
     assert patient.request("DELETE", f"{server.url}/templates/t", headers=key).status_code == 404
 
 
+def built(server: E2bServer, name: str, *steps: str) -> str:
+    """The id of a build on `t`, when it is done."""
+    key = {"x-api-key": KEY_OF_ALL}
+    asked = patient.post(f"{server.url}/v3/templates", headers=key, json={"name": name}).json()
+    one = f"{server.url}/v2/templates/{name}/builds/{asked['buildID']}"
+    given = {"fromImage": "t", "steps": [{"type": "RUN", "args": [step]} for step in steps]}
+    patient.post(one, headers=key, json=given).raise_for_status()
+    while True:
+        status = patient.get(f"{one.replace('/v2', '', 1)}/status", headers=key).json()
+        if status["status"] == "ready":
+            return str(asked["buildID"])
+        assert status["status"] in ("waiting", "building"), status
+        time.sleep(0.05)
+
+
+def test_a_tag_points_at_its_newest_build_and_each_build_can_be_started(server: E2bServer) -> None:
+    key = {"x-api-key": KEY_OF_ALL}
+    tags = f"{server.url}/templates/tagged/tags"
+    assert patient.get(tags, headers=key).status_code == 404
+    first = built(server, "tagged:v1", "echo one > /said")
+    second = built(server, "tagged:v1", "echo two > /said")
+    (said,) = patient.get(tags, headers=key).json()
+    assert (said["tag"], said["buildID"]) == ("v1", second)
+    for build, words in ((first, "one\n"), (second, "two\n")):
+        with Sandbox.create(f"tagged:{build}", timeout=60, **server.options) as box:
+            assert box.commands.run("cat /said", user="root").stdout == words
+    untagged = built(server, "tagged", "echo three > /said")
+    found = {one["tag"]: one["buildID"] for one in patient.get(tags, headers=key).json()}
+    assert found == {"v1": second, "default": untagged}
+    image = f"{server.url}/templates/tagged:v1"
+    assert patient.request("DELETE", image, headers=key).status_code == 204
+    for build in (first, second):
+        with pytest.raises(SandboxException, match="does not exist"):
+            Sandbox.create(f"tagged:{build}", timeout=60, **server.options)
+
+
+def test_a_template_exists_under_any_tag(server: E2bServer) -> None:
+    key = {"x-api-key": KEY_OF_ALL}
+    for name, status in (("t", 200), ("t:latest", 200), ("absent", 404), (BUILD, 404)):
+        found = patient.get(f"{server.url}/templates/aliases/{name}", headers=key)
+        assert found.status_code == status, name
+    # An image that was added and not built has no build to name.
+    assert patient.get(f"{server.url}/templates/t/tags", headers=key).json() == []
+
+
 def test_of_a_template_that_was_removed_no_build_is_left(server: E2bServer) -> None:
     key = {"x-api-key": KEY_OF_ALL}
     asked = {"name": "short", "tags": ["other"]}
@@ -349,7 +394,7 @@ async def test_a_step_whose_hub_dies_says_so() -> None:
 
 
 def test_the_logs_of_a_build_with_many_steps_are_bounded() -> None:
-    build = Build(["t"])
+    build = Build(["t"], "t:own")
     for _ in range(20):
         build.say("x" * (1 << 20))
     build.fail("this is why")

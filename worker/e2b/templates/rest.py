@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from ground.recent import Recent
 from jail.images import ImageUnknown
-from jail.images.store import BUILD
+from jail.images.store import BUILD, Image
 from worker.e2b.boxes import Boxes, moment, unknown
 from worker.e2b.problems import EXPECTED, Problem, problem_of
 from worker.e2b.templates.steps import Building, StepFailed
@@ -34,6 +34,7 @@ _MOST_LOGS, _PAGE = 10_000, 100  # entries
 _LONGEST_REASON = 4096  # characters
 _MOST_LOGGED = 4 << 20  # characters of one build
 _UPLOAD_TTL = 86400.0  # seconds
+_UNTAGGED = "default"  # E2B's word for the tag of a template that was built without one
 Outside = Callable[[Request], Awaitable[Response]]
 Wrap = Callable[[Outside], Outside]
 
@@ -41,6 +42,7 @@ Wrap = Callable[[Outside], Outside]
 @dataclass
 class Build:
     names: list[str]
+    own: str  # its image's name, whatever the others come to name
     status: str = "waiting"
     entries: list[Json] = field(default_factory=list)
     reason: Json | None = None
@@ -78,6 +80,8 @@ class Templates:
         one = "/templates/{template:path}"
         return [
             Route("/v3/templates", keyed(self.ask), methods=["POST"]),
+            Route("/templates/aliases/{template:path}", keyed(self.known), methods=["GET"]),
+            Route(f"{one}/tags", keyed(self.tags), methods=["GET"]),
             Route(f"{one}/files/{{digest}}", keyed(self.file), methods=["GET"]),
             Route("/templates/upload/{ticket}", unkeyed(self.upload), methods=["PUT"]),
             Route(f"/v2{one}/builds/{{build}}", keyed(self.start), methods=["POST"]),
@@ -94,7 +98,7 @@ class Templates:
         if bad := [each for each in names if not _NAME.fullmatch(each) or each.startswith(BUILD)]:
             raise Problem("invalid_argument", f"{bad[0]!r:.150} is no name of a template")
         build = str(uuid.uuid4())
-        self._builds[build] = Build(names)
+        self._builds[build] = Build(names, f"{name.partition(':')[0]}:{build}")
         while len(self._builds) > _REMEMBERED:
             _, old = self._builds.popitem(last=False)
             if old.task:
@@ -102,6 +106,36 @@ class Templates:
         said = {"templateID": name, "buildID": build, "public": False, "names": names,
                 "tags": tags, "aliases": [name]}  # fmt: skip
         return JSONResponse(said, status_code=202)
+
+    async def known(self, request: Request) -> Response:
+        """Whether a template of this name exists, under any tag."""
+        template = request.path_params["template"]
+        await asyncio.to_thread(self._images_of, template)
+        return JSONResponse({"templateID": template, "public": False})
+
+    async def tags(self, request: Request) -> Response:
+        """The tags of a template, and the build that each of them points at. An image that was not
+        built has no tag."""
+        template = request.path_params["template"].partition(":")[0]
+        images = await asyncio.to_thread(self._images_of, template)
+        builds = {image.content: image.build for image in images if image.build}
+        said = [
+            {"tag": image.name.removeprefix(template).removeprefix(":") or _UNTAGGED,
+             "buildID": builds[image.content], "createdAt": moment(image.added)}
+            for image in images
+            if not image.build and image.content in builds
+        ]  # fmt: skip
+        return JSONResponse(said)
+
+    def _images_of(self, template: str) -> list[Image]:
+        named = [
+            image
+            for image in self._boxes.sessions.images.images()
+            if image.name == template or image.name.startswith(f"{template}:")
+        ]
+        if not named or template.startswith(BUILD):
+            raise unknown(template)
+        return sorted(named, key=lambda image: image.added)
 
     def _folder(self) -> Path:
         folder = self._boxes.sessions.images.folder / "uploads"
@@ -188,8 +222,10 @@ class Templates:
                 del self._builds[id]
         if under_way:
             await asyncio.wait(under_way)
-        with suppress(ImageUnknown):
-            await asyncio.to_thread(self._boxes.sessions.images.remove, name)
+        ended = [build.own for build in builds.values() if build.removed or not build.names]
+        for image in (name, *ended):
+            with suppress(ImageUnknown):
+                await asyncio.to_thread(self._boxes.sessions.images.remove, image)
         return Response(status_code=204)
 
     async def _build(self, build: Build, asked: Json, steps: list[Json]) -> None:
@@ -203,7 +239,7 @@ class Templates:
                     await building.step(step, fresh, build.say)
                 build.at = ""
                 start, ready = (str(asked.get(key) or "") for key in ("startCmd", "readyCmd"))
-                await building.finish(build.names, start, ready)
+                await building.finish([build.own, *build.names], start, ready)
                 build.say("built")
                 build.status = "ready"
         except StepFailed as failed:
