@@ -80,9 +80,9 @@ class Side:
     bin: Path
 
     def took(self, what: str, count: int) -> dict[str, float]:
-        """The seconds of one operation, and the client's processor seconds."""
-        with self._served(what, {}) as url:
-            return self._work([], url, what, count)
+        """The seconds of one operation, and the processor seconds of who works on it."""
+        with self._served(what, {}) as (url, beside):
+            return self._work([], url, what, count, beside)
 
     def instructions(self, what: str, count: int, who: str) -> float:
         """Those of one operation that this process runs."""
@@ -92,22 +92,27 @@ class Side:
     def _counted(self, what: str, count: int, who: str) -> int:
         with tempfile.NamedTemporaryFile(prefix="penstock-") as log:
             counting = {who: [*COUNTING, f"--log-file={log.name}"]}
-            with self._served(what, counting) as url:
-                self._work(counting.get("client", []), url, what, count)
+            with self._served(what, counting) as (url, _):
+                self._work(counting.get("client", []), url, what, count, {})
             found = _COUNTED.search(Path(log.name).read_text())
         if found is None:
             raise click.ClickException(f"valgrind has not counted the {who} of {what}")
         return int(found[1].replace(",", ""))
 
-    def _work(self, before: Sequence[str], url: str, what: str, count: int) -> dict[str, float]:
+    def _work(
+        self, before: Sequence[str], url: str, what: str, count: int, beside: dict[str, int]
+    ) -> dict[str, float]:
         command = [*before, str(self.bin / "python"), str(WORK), url, what, str(count)]
+        command.append(json.dumps(beside))
         said = subprocess.run(command, stdout=-1, env=_environment(url), cwd="/", check=True).stdout
         took: dict[str, float] = json.loads(said)
         return took
 
     @contextlib.contextmanager
-    def _served(self, what: str, before: dict[str, list[str]]) -> Iterator[str]:
-        """A server, and whoever else the work needs."""
+    def _served(
+        self, what: str, before: dict[str, list[str]]
+    ) -> Iterator[tuple[str, dict[str, int]]]:
+        """A server, and whoever else the work needs: the URL, and their processes by name."""
         with tempfile.TemporaryDirectory(prefix="penstock-against-") as name:
             folder, port = Path(name), free_port()
             url = f"redis://127.0.0.1:{port}/0"
@@ -115,12 +120,14 @@ class Side:
             server = [*before.get("server", []), str(bundled_server()), *lines]
             with contextlib.ExitStack() as running:
                 start = running.enter_context
-                start(_beside(server, "Ready to accept", folder / "server.log", url))
+                log = folder / "server.log"
+                pids = {"server": start(_beside(server, "Ready to accept", log, url))}
                 if (suite := suite_of(what)) in SERVES:
                     who, words, ready = SERVES[suite]
                     command = [*before.get(who, []), str(self.bin / "python"), "-m", "penstock"]
-                    start(_beside([*command, *words], ready, folder / "its.log", url))
-                yield url
+                    log = folder / "its.log"
+                    pids[who] = start(_beside([*command, *words], ready, log, url))
+                yield url, pids
 
 
 def suite_of(what: str) -> str:
@@ -133,7 +140,7 @@ def who_works(what: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _beside(command: list[str], words: str, log: Path, url: str) -> Iterator[None]:
+def _beside(command: list[str], words: str, log: Path, url: str) -> Iterator[int]:
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=_environment(url), cwd="/")
     try:
@@ -141,7 +148,7 @@ def _beside(command: list[str], words: str, log: Path, url: str) -> Iterator[Non
             if process.poll() is not None:
                 raise click.ClickException(f"it ended: {' '.join(command)}\n{log.read_text()}")
             time.sleep(0.01)
-        yield
+        yield process.pid
     finally:
         process.send_signal(signal.SIGINT)
         process.wait()

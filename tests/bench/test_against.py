@@ -36,7 +36,7 @@ def test_a_shallow_clone_is_told_how_to_get_the_rest(
 
 @pytest.mark.parametrize("what", ["permits", "permits_32", "tokens", "line", "groups", "submits"])
 def test_the_work_is_done_as_often_as_asked(what: str, real_redis: ground.Client) -> None:
-    command = [sys.executable, str(against.WORK), url_of(real_redis), what, "2"]
+    command = [sys.executable, str(against.WORK), url_of(real_redis), what, "2", "{}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert all(took > 0 for took in json.loads(done.stdout).values())
