@@ -1,7 +1,7 @@
 """Programs that are right, wrong, slow, that crash or print strangely; and what becomes of each.
 
 18 problems in 21 variants, each with the verdicts of its three cases. `PRIME_CODE` names the
-variants that verl's prime_code sees otherwise, and why.
+variants that verl's prime_code sees otherwise, and why; `FUSION_REWARD` those of its other reward.
 """
 
 from dataclasses import dataclass
@@ -90,6 +90,9 @@ PRIME_CODE: dict[str, str] = {
     "exit 3 behind the answer": "it catches `SystemExit`, whatever its code",
     "reads descriptor 0": "the program's stdin is an object in Python, and no descriptor",
 }
+
+# Those that verl's reward by Sandbox Fusion's HTTP calls wrong, for a blank or CR at a line's end.
+FUSION_REWARD: dict[str, str] = {"a blank at the end": "WWW", "CR LF": "WWW"}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from jail import LocalSandbox
 from jail.judge.asking import request_here
 from jail.judge.formats import read_cases
 from tests.harness.upstream import module_at
-from tests.jail.judge.corpus import PRIME_CODE, VARIANTS, Sample, corpus
+from tests.jail.judge.corpus import FUSION_REWARD, PRIME_CODE, VARIANTS, Sample, corpus
 from tests.jail.serving import served
 
 VERL = os.environ.get("VERL_REWARD_SCORE", "")  # verl's utils/reward_score, and numpy beside it
@@ -90,7 +90,7 @@ _CODES = {True: "P", False: "W", -1: "M", -2: "E", -3: "T", -4: "C"}
     not VERL or importlib.util.find_spec("requests") is None,
     reason="VERL_REWARD_SCORE names no folder, or requests is not here",
 )
-def test_verls_sandbox_fusion_reward_says_the_same_of_every_case() -> None:
+def test_verls_sandbox_fusion_reward_says_the_same_but_for_what_is_listed() -> None:
     reward = module_at(Path(VERL, "sandbox_fusion", "utils.py"))
 
     def said(url: str, sample: Sample) -> str:
@@ -99,8 +99,12 @@ def test_verls_sandbox_fusion_reward_says_the_same_of_every_case() -> None:
         return "".join(_CODES[result] for result in results)
 
     for url in served():
-        found = [(sample.variant, sample.expected, said(url, sample)) for sample in corpus()]
-    assert [row for row in found if row[1] != row[2]] == []
+        found = {
+            sample.variant: words
+            for sample in corpus()
+            if (words := said(url, sample)) != sample.expected
+        }
+    assert found == FUSION_REWARD
 
 
 def _one_of_each() -> Iterator[Sample]:
