@@ -112,7 +112,7 @@ class Side:
     def _served(
         self, what: str, before: dict[str, list[str]]
     ) -> Iterator[tuple[str, dict[str, int]]]:
-        """A server, and whoever else the work needs: the URL, and their processes by name."""
+        """A server, and who else the work needs: the URL, and their processes by name."""
         with tempfile.TemporaryDirectory(prefix="penstock-against-") as name:
             folder, port = Path(name), free_port()
             url = f"redis://127.0.0.1:{port}/0"

@@ -3,8 +3,8 @@
     python work.py URL WHAT COUNT PROCESSES
 
 Does WHAT so often, and prints seconds and processor seconds of one, and the processor seconds of
-PROCESSES: `{"worker": 17}`. The sandbox of its
-worker is `Echo`, so that the queue alone is measured.
+PROCESSES: `{"worker": 17}`. The sandbox of its worker is `Echo`, so that the queue alone is
+measured.
 """
 
 import asyncio
