@@ -270,3 +270,18 @@ def test_importing_the_package_loads_no_http_client_and_no_rq():
     loaded = "import sys, worker; print({'httpx', 'openai', 'rq'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("set()\n", 0), done.stderr
+
+
+def test_a_worker_that_runs_functions_alone_loads_no_http_client():
+    asked = """
+import sys
+from ground.errors import SettingError
+from worker.run.choice import check_choice
+from worker.settings import WorkerSettings
+try:
+    check_choice(WorkerSettings.load(sandbox="fusion", sandbox_fusion_url=""))
+except SettingError as refused:
+    print("is not set" in str(refused), "httpx" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("True False\n", 0), done.stderr

@@ -80,9 +80,11 @@ def check_choice(settings: WorkerSettings) -> None:
     """Check the settings of the chosen sandbox, without making one. Raises `SettingError` for what
     every job would meet."""
     if settings.sandbox == "fusion":
+        urls = settings.fusion_urls  # asked first: the import brings an HTTP client
+
         from jail.fusion.endpoints import run_code_url
 
-        for url in settings.fusion_urls:
+        for url in urls:
             run_code_url(url, "PENSTOCK_SANDBOX_FUSION_URL")
     if settings.sandbox in ("local", "shared"):
         from jail.settings import SandboxSettings
