@@ -213,11 +213,13 @@ def _peer(program: str, peer: str, kind: Kind, some: Cases, url: str = "") -> fl
         "outputs": [case.expected for case in some.cases],
         "url": url,
     }
-    said = subprocess.run(
+    ran = subprocess.run(
         [str(environment("judge-peers", _PEERS)), str(_CONTENDERS / program), str(FOLDERS[peer])],
-        input=json.dumps(given), capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    found = json.loads(said.splitlines()[-1])
+        input=json.dumps(given), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if ran.returncode:
+        raise RuntimeError(f"{program} with {FOLDERS[peer]} failed: {ran.stderr[-2000:]}")
+    found = json.loads(ran.stdout.splitlines()[-1])
     if found["score"] != 1.0:
         raise RuntimeError(f"{program}: {found}")
     return float(found["seconds"])
