@@ -139,9 +139,9 @@ async def sandboxes(url: str) -> AsyncIterator[Work]:
 
 KINDS: dict[str, tuple[int, Callable[[str], Any]]] = {
     "permits": (1_000_000, permits),
-    "jobs": (50_000, jobs),
-    "turns": (10_000, turns),
-    "session sandboxes": (10_000, sandboxes),
+    "jobs": (1_000_000, jobs),
+    "turns": (200_000, turns),
+    "session sandboxes": (100_000, sandboxes),
 }
 """How many, and what is done."""
 FACTS = ("memory", "descriptors", "threads", "keys", "memory of Redis")
