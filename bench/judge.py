@@ -17,17 +17,16 @@ verl's two need `--peer verl=FOLDER`, its `utils/reward_score`; ScaleBox's needs
 `--peer scalebox=FOLDER`, its source. Those that compile for each case do so for a few cases only.
 """
 
-import json
+import os
 import random
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench._judge_doors import PERMITS, Doors
 from bench._judge_programs import KINDS, Kind, cases, plainly
-from bench.peers import FOLDERS, environment
+from bench.peers import FOLDERS, environment, run_json
 from bench.suite import Ratio, Suite, Target
 from jail.judge.formats import Cases
 from worker.queue.suite_store import value_of
@@ -213,13 +212,8 @@ def _peer(program: str, peer: str, kind: Kind, some: Cases, url: str = "") -> fl
         "outputs": [case.expected for case in some.cases],
         "url": url,
     }
-    ran = subprocess.run(
-        [str(environment("judge-peers", _PEERS)), str(_CONTENDERS / program), str(FOLDERS[peer])],
-        input=json.dumps(given), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if ran.returncode:
-        raise RuntimeError(f"{program} with {FOLDERS[peer]} failed: {ran.stderr[-2000:]}")
-    found = json.loads(ran.stdout.splitlines()[-1])
+    python, contender = environment("judge-peers", _PEERS), _CONTENDERS / program
+    found = run_json(python, contender, str(FOLDERS[peer]), env=os.environ, given=given)
     if found["score"] != 1.0:
         raise RuntimeError(f"{program}: {found}")
     return float(found["seconds"])

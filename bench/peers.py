@@ -36,12 +36,16 @@ def environment(name: str, requirements: Sequence[str]) -> Path:
     return python
 
 
-def run_json(python: Path, program: Path, *arguments: str, env: Mapping[str, str]) -> Any:
-    """Run a peer's program in its environment; its last line on stdout is JSON."""
+def run_json(
+    python: Path, program: Path, *arguments: str, env: Mapping[str, str], given: Any = None
+) -> Any:
+    """Run a peer's program in its environment, with JSON on stdin; its last line on stdout is
+    JSON."""
     said = subprocess.run(
         [str(python), str(program), *arguments],
         env=dict(env),
         cwd=ROOT,
+        input=None if given is None else json.dumps(given),
         stdout=subprocess.PIPE,
         text=True,
         timeout=600,
