@@ -332,7 +332,7 @@ class Orders:
                 self._next(order, Stage.SEND)  # it is still wanted
             elif order.deadline <= now:
                 self._be_too_late(order, unattended=status == b"queued" and not live)
-            elif paused_by:
+            elif paused_by and status != b"started":  # one that runs was let through
                 paused = TrainingPaused(f"queue {hash.queue!r}", paused_by)
                 self._give_up(order, paused, "abandon")
             elif status == b"queued" and alone >= hash.no_workers_after:

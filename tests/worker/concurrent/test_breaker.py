@@ -75,6 +75,11 @@ class Queue:
 
     def end(self, id: str, word: str) -> None:
         execution, began = self.running.pop(id)
+        if word in ("stopped", "refused"):
+            self._break_off(id, execution, began, word)
+            self.model.back()
+            self.ended[id] = word
+            return
         row = (id, execution, word or "1", 500, "payload", f"{began:.6f}", "0.5", "{}", 0)
         (answer,) = self.faulty.run(self.commands.finish([row]))
         put_off = False
@@ -89,6 +94,16 @@ class Queue:
             self.waiting.append(id)
         else:
             self.ended[id] = word
+
+    def _break_off(self, id: str, execution: str, began: float, word: str) -> None:
+        """It was cancelled while it ran; or deleted, and enqueued anew."""
+        if word == "stopped":
+            row: tuple[Any, ...] = (id, execution, "", word, "", f"{began:.6f}", "", 0)
+            assert self.faulty.run(self.commands.drop(row)) == 1
+            return
+        self.faulty.client.hset(f"rq:job:{id}", "penstock_execution", "")
+        row = (id, execution, "finished", 500, "payload", f"{began:.6f}", "0.5", "{}", 0)
+        assert self.faulty.run(self.commands.finish([row])) == [0]
 
 
 @pytest.fixture
@@ -131,7 +146,7 @@ def test_a_breaker_in_redis_does_what_that_of_a_process_does(
         elif what == "time":
             faulty.now += chance.choice((1, 700_000, 5_000_000, 11_000_000))
         elif queue.running:
-            others = ("", "finished", "wrong", "data", "masked")
+            others = ("", "finished", "wrong", "data", "masked", "stopped", "refused")
             word = "masked" if sick else chance.choice(others)
             queue.end(chance.choice([*queue.running]), word)
         assert queue.state() == queue.modelled(), f"PENSTOCK_TEST_SEED={SEED}"
@@ -161,6 +176,22 @@ def test_whoever_was_let_through_and_died_is_forgotten(faulty: Faulty, gated: bo
     assert len(queue.running) == FEW
     for id in [*queue.running]:
         queue.end(id, "finished")
+    assert queue.state() == ("closed",)
+
+
+@pytest.mark.parametrize("how", ["stopped", "refused"])
+@pytest.mark.parametrize("gated", [False, True], ids=["a queue", "a gate"])
+def test_one_success_closes_it_though_the_others_were_broken_off(
+    faulty: Faulty, gated: bool, how: str
+) -> None:
+    queue = opened(faulty, gated=gated)
+    faulty.now += 5_000_000
+    queue.claim(100)
+    first, *others = queue.running
+    queue.end(first, "finished")
+    assert queue.state()[0] == "half"
+    for id in others:
+        queue.end(id, how)
     assert queue.state() == ("closed",)
 
 

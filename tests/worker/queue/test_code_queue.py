@@ -29,6 +29,7 @@ from worker import (
     RequestRefused,
     ResultExpired,
     ResultUnreadable,
+    TrainingPaused,
 )
 from worker.queue import engine
 from worker.queue.submitting import Submitter
@@ -367,6 +368,21 @@ async def test_a_queue_that_nobody_works_on_is_named(redis):
 async def test_a_queue_with_a_worker_is_waited_for(hasty):
     with pytest.raises(DeadlineExceeded):
         await hasty.run("print(42)", timeout=0.7)
+
+
+async def test_a_job_that_a_breaker_let_through_is_not_withdrawn(redis, hasty):
+    raises = CodeQueue(redis, "code", no_workers_after=0.2, when_paused="raise")
+    handle = await raises.submit("print(42)", timeout=60)
+    redis.hset(f"rq:job:{handle.id}", "status", "started")
+    paused = {"paused": "half 9999999999999999 1 1 0", "paused_why": "the sandbox was away"}
+    redis.hset("penstock:work:{code}", mapping=paused)
+    waiting = asyncio.create_task(handle.result())
+    await asyncio.sleep(0.7)  # it has looked some times
+    assert not waiting.done()
+    redis.hset(f"rq:job:{handle.id}", "status", "queued")
+    with pytest.raises(TrainingPaused, match="the sandbox was away"):
+        await waiting
+    assert not redis.llen("rq:queue:code")
 
 
 async def test_a_job_that_redis_forgot_is_said_to_be_gone(redis, hasty):

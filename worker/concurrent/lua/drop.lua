@@ -30,11 +30,9 @@ local function drop()
     call('EXPIRE', reply_to, 3600)
   end
   add(totals, STATUS == '' and 'retried' or STATUS, 1)
-  if STATUS == 'finished' then
-    count_job(PROGRAM, STARTED_S, WAITED_S)
-    -- RQ's transaction writes the end, so it is not put off.
-    hear(PROGRAM, STARTED_S) -- if with_breaker
-  end
+  if STATUS == 'finished' then count_job(PROGRAM, STARTED_S, WAITED_S) end
+  -- RQ's transaction writes the end, so it is not put off. What was stopped, or is to run again, says nothing.
+  hear(STATUS == 'finished' and PROGRAM or '', STARTED_S) -- if with_breaker
   write_counts()
   free_permit(member, HOLD_US)
   forget(ID, EXECUTION)

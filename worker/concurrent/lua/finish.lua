@@ -69,6 +69,7 @@ end
 local function refuse(id, execution, leased, hold_us)
   note_drop(id, 'refused')
   if leased then
+    hear('') -- if with_breaker
     free_permit(id .. ':' .. execution, hold_us) -- if gated
     forget(id, execution)
   end
