@@ -3,6 +3,7 @@
 Each test has a gate of its own name: a process remembers its gates over an emptied Redis.
 """
 
+import contextlib
 import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -203,7 +204,8 @@ def test_every_change_of_a_gate_is_noted_also_on_a_cluster(redis_cluster) -> Non
     assert limits("set", "senseless", "--gate-limit", "3", "--burst", "-1") == 2  # is not noted
     assert limits("set", "senseless", "--gate-limit", "3") == 0
     assert limits("set", "senseless", "--gate-limit", "-3") == 2
-    noted = [change for _, change in ground.connect(redis_cluster.url).xrange("penstock:audit")]
+    with contextlib.closing(ground.connect(redis_cluster.url)) as client:
+        noted = [change for _, change in client.xrange("penstock:audit")]
     assert [one[b"what"].decode() for one in noted] == [
         "change gate: limit 3",
         "change gate: rate 30.0, burst 60",

@@ -211,8 +211,8 @@ def unreadable_result() -> Any:
     return object()
 
 
-async def block_the_loop(seconds: float) -> None:
-    time.sleep(seconds)  # noqa: ASYNC251 - that is the point
+async def blocks_the_loop(url: str, key: str) -> None:
+    waits_for(url, key)
 
 
 def fail_unwritably() -> None:

@@ -233,9 +233,14 @@ def test_rqs_retry_bounds_the_deaths_where_a_job_has_one(real_redis) -> None:
 
 
 def test_a_busy_loop_does_not_lose_its_jobs(real_redis) -> None:
-    queue = open_queue(real_redis)
-    blocking = queue.enqueue("tests.worker.concurrent.chores.block_the_loop", 3.0)
-    with at_work(real_redis, job_lease=1.5):
+    """It blocks until the lease that it began with is over."""
+    queue, leases = open_queue(real_redis), "penstock:work:{code}:leases"
+    blocking = queue.enqueue(chores.blocks_the_loop, url_of(real_redis), "go")
+    with at_work(real_redis, job_lease=9.0):
+        until(lambda: real_redis.zcard(leases) == 1, "it to be claimed")
+        ((claimed, first),) = real_redis.zrange(leases, 0, -1, withscores=True)
+        until(lambda: real_redis.zscore(leases, claimed) > first + 9e6, "a later renewal")
+        real_redis.rpush("go", "now")
         until(lambda: blocking.get_status() == "finished", "the job that blocks")
     assert real_redis.hget(blocking.key, "penstock_attempts") == b"1"
 

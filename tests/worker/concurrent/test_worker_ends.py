@@ -206,7 +206,7 @@ def test_a_stopped_callback_that_exits_ends_no_worker(real_redis, queue) -> None
 def test_a_job_that_is_lost_and_ends_all_the_same_is_let_go(real_redis, queue) -> None:
     """It swallowed its cancellation, and returned."""
     job = queue.enqueue(chores.swallows_its_cancellation, url_of(real_redis), "it")
-    with at_work(real_redis, job_lease=1.5, job_deaths=0) as worker:
+    with at_work(real_redis, job_lease=9.0, job_deaths=0) as worker:
         until(lambda: real_redis.hget("ran", "it") == b"1", "the job")
         real_redis.delete("penstock:work:{code}:leases")
         until(lambda: real_redis.hget("ran", "it ended") == b"1", "its end")
@@ -300,12 +300,13 @@ def test_a_worker_cut_off_ends_its_jobs_before_others_run_them(
         raise ConnectionError("nobody answers")
 
     monkeypatch.setattr(Heartbeat, "_beat", unanswered)  # of this process: the other worker's do
-    with at_work(real_redis, job_lease=3.0, **ONE):
-        for _ in range(6):  # with a twelfth of the lease between them
+    lease = {"job_lease": 9.0}  # it has a sixth of that to end them in, however busy the machine
+    with at_work(real_redis, **lease, **ONE):
+        for _ in range(6):  # with half a second between them
             missed.acquire()
         job = queue.enqueue(function, url, "it")
         until(lambda: real_redis.hget("ran", "it") == b"1", "the job")
-        with killing.Child(work_in_process, url, ["code"], HEIR | ONE):
+        with killing.Child(work_in_process, url, ["code"], lease | ONE):
             until(lambda: real_redis.hget("ran", "it") == b"2", "the other worker to run it")
             until(partial(stopped, real_redis, job), "the stop")
             until(lambda: real_redis.hget("ran", "it ended") == b"2", "its end")

@@ -369,6 +369,7 @@ def test_a_redis_that_refuses_claims_is_not_said_to_be_away(private_redis, caplo
         assert "does not answer" not in caplog.text
         server.ask("ACL", "SETUSER", "default", "+ltrim")
         until(lambda: job.get_status() == "finished", "the job")
+    client.close()
 
 
 @pytest.mark.parametrize("command", ["zremrangebyscore", "xadd"])
@@ -377,7 +378,7 @@ def test_a_worker_that_lacks_a_command_renews_its_leases(private_redis, caplog, 
     client = ground.connect(server.target)
     server.ask("ACL", "SETUSER", "default", f"-{command}")
     job = open_queue(client).enqueue(chores.waits_for, server.url, "go")
-    with at_work(client, job_lease=1.5):
+    with at_work(client, job_lease=9.0):
         until(lambda: job.get_status() == "started", "the job to run")
         (first,) = client.zrange("penstock:work:{code}:leases", 0, -1, withscores=True)
         until(
@@ -392,6 +393,7 @@ def test_a_worker_that_lacks_a_command_renews_its_leases(private_redis, caplog, 
             server.ask("ACL", "SETUSER", "default", "+xadd")
             client.rpush("go", 1)
         until(lambda: job.get_status() == "finished", "its end")
+    client.close()
 
 
 def test_what_the_oldest_redis_refuses_is_named_as_by_a_newer_one(tmp_path, caplog) -> None:
@@ -406,3 +408,4 @@ def test_what_the_oldest_redis_refuses_is_named_as_by_a_newer_one(tmp_path, capl
             assert "can't run this command" in caplog.text
             server.ask("ACL", "SETUSER", "default", "+xadd")
             until(lambda: job.get_status() == "finished", "its end")
+        client.close()
