@@ -54,7 +54,7 @@ def test_a_model_runs_code_through_the_queue_and_its_trajectories_reach_the_trai
         }  # fmt: skip
         patient.post(f"{server.url}/start_rollout", json=payload).raise_for_status()
         at = f"{server.url}/v1/tasks/code_tool"
-        until(lambda: stats(at).get("stored") == 12, "every trajectory", 60)
+        until(lambda: stats(at).get("stored") == 12, "every trajectory")
         raw = [item for n in range(3) for item in group(at, f"product-{n}")]
         batch = patient.post(f"{at}/take", json={}).json()
     worker_client.close()

@@ -105,7 +105,7 @@ def test_a_generator_makes_what_the_policy_has_room_for_and_no_more(bench: Bench
             assert (made["version_start"], made["version_end"]) == (version, version)
             seen[made["instance_id"], made["round_number"]] += 1
         if version < 7:
-            until(lambda: bench.call("GET", "/versions")["waiting"] == 1, "the next ask", 60)
+            until(lambda: bench.call("GET", "/versions")["waiting"] == 1, "the next ask")
             assert bench.call("GET", "/versions")["outstanding"] == {}
             assert bench.begun_questions() == 4 * (version - 4)
             bench.call("POST", "/versions", version=version + 1, owner="trainer")
@@ -117,7 +117,7 @@ def test_the_groups_of_a_killed_generator_are_made_by_another(bench: Bench) -> N
     bench.call("PUT", "/policy", groups_per_version=6, max_age=1, slot_lease=1.0)
     bench.call("POST", "/versions", version=5, owner="trainer")
     process = bench.generator(held_back=True)
-    until(lambda: bench.begun_questions() == 4, "four questions under way", 60)
+    until(lambda: bench.begun_questions() == 4, "four questions under way")
     os.killpg(process.pid, 9)
     process.wait()
     until(lambda: bench.call("GET", "/versions")["slots"] == 0, "the slots' end", 100)

@@ -353,7 +353,7 @@ def test_a_kill_while_unpacking_leaves_no_half_of_an_image(store, tmp_path) -> N
     process = subprocess.Popen([sys.executable, "-c", ADD, str(store.folder), str(source)])
     unpacking = store.folder / "unpacking"
     try:
-        until(lambda: any(unpacking.glob("*/root/f*")), "files that are unpacked", 60)
+        until(lambda: any(unpacking.glob("*/root/f*")), "files that are unpacked")
         process.send_signal(signal.SIGKILL)
     finally:
         process.wait()

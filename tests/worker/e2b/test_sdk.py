@@ -734,7 +734,7 @@ async def test_the_asynchronous_client_does_the_same(server):
     await box.files.make_dir("/tmp/watched")
     watcher = await box.files.watch_dir("/tmp/watched", on_event=lambda event: seen.set())
     await box.files.write("/tmp/watched/new", "x")
-    await asyncio.wait_for(seen.wait(), 60)
+    await asyncio.wait_for(seen.wait(), 100)
     await watcher.stop()
     handle = await box.commands.run("sleep 1000", background=True)
     assert await handle.kill()

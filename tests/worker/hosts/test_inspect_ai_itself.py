@@ -139,5 +139,5 @@ async def test_ctrl_c_leaves_no_sandbox(boxes: Boxes, tmp_path: Path) -> None:
         await evaluation.stdout.readline()
     assert len(await boxes.names()) == 4
     evaluation.send_signal(signal.SIGINT)
-    await asyncio.wait_for(evaluation.wait(), 60)
+    await asyncio.wait_for(evaluation.wait(), 100)
     assert await boxes.names() == []

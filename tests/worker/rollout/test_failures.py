@@ -144,7 +144,7 @@ async def test_a_short_outage_of_redis_in_the_middle_is_sat_out(private_redis, f
     fusion.default = Answer.ok("4\n", seconds=0.2)
     with scripted_model(two_programs) as model, killing.Child(work_in_process, *arguments):
         playing = asyncio.create_task(play(server.target, model))
-        await asyncio.to_thread(fusion.wait_until, lambda: fusion.requests >= 1, 60)
+        await asyncio.to_thread(fusion.wait_until, lambda: fusion.requests >= 1, 100)
         await asyncio.to_thread(server.restart)
         with killing.Child(work_in_process, *arguments):
             batch = await playing
@@ -173,7 +173,7 @@ async def test_a_killed_worker_masks_what_may_not_run_again(real_redis, fusion) 
         killing.Child(work_in_process, url, ["code"], once) as doomed,
     ):
         playing = asyncio.create_task(play(real_redis, model, retries=0))
-        await asyncio.to_thread(fusion.wait_until, lambda: fusion.in_flight == 2, 60)
+        await asyncio.to_thread(fusion.wait_until, lambda: fusion.in_flight == 2, 100)
         doomed.kill()
         with killing.Child(work_in_process, url, ["code"], once):
             batch = await playing

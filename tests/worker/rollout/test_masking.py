@@ -110,7 +110,7 @@ async def test_a_killed_worker(private_redis, fusion) -> None:
         crews: list[killing.Child] = []
 
         def kill_when_it_runs() -> None:
-            fusion.wait_until(lambda: fusion.codes[DOOMED] == 1, 60)
+            fusion.wait_until(lambda: fusion.codes[DOOMED] == 1, 100)
             crews[0].kill()
 
         def before(what: str) -> None:
