@@ -1,12 +1,13 @@
 """The Redis that would be used: reached, fit, kept on disk, on time. Or the one we would start."""
 
+import contextlib
 import re
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from ground import Client, RedisError, SettingError
 from ground.redis.check import (
@@ -62,6 +63,7 @@ def check_server(target: RedisTarget, *, timeout: float = 5.0) -> Iterator[Findi
         yield _persistence(facts)
         yield _clock(client)
         if target.kind == "cluster":
+            yield from _coverage(client)
             yield warn("queues", "RQ cannot keep them on a cluster", "give them one primary")
             return
         yield from check_queues(client)
@@ -175,6 +177,15 @@ def _persistence(facts: ServerFacts) -> Finding:
                 "set appendonly yes",
             )
     return warn("persistence", "the server would not say", "make sure it keeps an append-only file")
+
+
+def _coverage(client: Client) -> Iterator[Finding]:
+    """Whether a node that fails leaves the others at work. A service may not say."""
+    setting = "cluster-require-full-coverage"
+    with contextlib.suppress(NoPermissionError, ResponseError):
+        if client.config_get(setting).get(setting) == "yes":  # type: ignore[union-attr,unused-ignore]
+            fact = "a node that fails without a replica stops all the others too"
+            yield warn("nodes", fact, f"set {setting} no on every node")
 
 
 def _clock(client: Client) -> Finding:
