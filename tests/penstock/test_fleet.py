@@ -199,9 +199,9 @@ async def test_a_killed_worker_is_seen_dead_within_its_heartbeat(
 ) -> None:
     with killing.Child(work_in_process, shared_server.url, ["code"], {"job_lease": 1.0}) as child:
         until(lambda: real_redis.zcard("penstock:work:{code}:workers") == 1, "the worker lives")
-        assert (await look(real_redis)).worker_states == {"idle": 1}
+        await _until_states(real_redis, idle=1)
         child.kill()
-    await _until_silent(real_redis)
+    await _until_states(real_redis, dead=1)
     fleet = await look(real_redis)
     assert [queue.workers for queue in fleet.queues] == [0]
     assert "1 worker is silent" in fleet.notes[-1]
@@ -218,7 +218,7 @@ async def test_a_worker_that_a_restart_replaced_is_no_longer_shown(
         until(lambda: real_redis.zcard("penstock:work:{code}:workers") == 2, "both live")
         one.kill()
         other.kill()
-    await _until_silent(real_redis, 2)
+    await _until_states(real_redis, dead=2)
     with at_work(real_redis, "other"):
         assert (await look(real_redis)).worker_states == {"idle": 1, "dead": 2}
     with at_work(real_redis, "code"):
@@ -250,10 +250,10 @@ async def _until_noted(client: Any, said: str) -> None:
         assert time.monotonic() < deadline, f"it is not said: {said}; but {notes}"
 
 
-async def _until_silent(client: Any, count: int = 1) -> None:
+async def _until_states(client: Any, **states: int) -> None:
     deadline = time.monotonic() + 100
-    while (await look(client)).worker_states != {"dead": count}:
-        assert time.monotonic() < deadline, "it still counts as living"
+    while (seen := (await look(client)).worker_states) != states:
+        assert time.monotonic() < deadline, f"{seen}, and not {states}"
 
 
 async def test_a_stock_worker_is_seen_by_its_own_heartbeat(real_redis: ground.Client) -> None:
