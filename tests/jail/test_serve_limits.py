@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -73,11 +72,9 @@ def test_what_does_not_finish_in_time_is_sent_elsewhere_too() -> None:
     ):
         runs = asked(clients, url, 50)
         until(lambda: busy(url), "a program that runs")
-        told = time.monotonic()
         server.terminate()
-        assert runs.result().status_code == 504
+        assert runs.result().status_code == 504  # one that is waited for has 200
         assert "Traceback" not in server.communicate(timeout=100)[1]
-        assert time.monotonic() - told < 30
 
 
 class SlowJails:

@@ -261,7 +261,7 @@ async def test_while_the_provider_is_down_nothing_is_forgotten(lifecycle, cloud,
     while min(record.tries for record in life.registry.look().records) < 2:
         await eye.look(wait=False)
         await asyncio.sleep(0.05)
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 100
     seen = life.registry.look()
     assert seen.count == 3
     assert all("503: down" in record.error for record in seen.records)
