@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +99,7 @@ class Signals:
 
 
 _LAST_WORK = 10.0  # seconds that an ending worker waits for RQ's maintenance
+_LISTEN_AGAIN = 2.0  # seconds after Redis' channel was lost, as RQ's own waits
 _COLD_LAST_WORK = 0.1
 
 
@@ -253,6 +255,14 @@ class ConcurrentWorker(BaseWorker):
             self.log.warning("Worker %s: a command that cannot be read: %s", self.name, wrong)
         else:
             self._call(self._obey, command if isinstance(command, dict) else {})
+
+    def _pubsub_exception_handler(self, trouble: BaseException, *_: Any) -> None:
+        """Listen again. RQ's own ends the thread at a connection that timed out, and then no
+        command is heard any more. The heartbeat says that Redis is away."""
+        if not isinstance(trouble, (RedisError, OSError)):
+            raise trouble
+        self.log.debug("Worker %s: commands are not heard: %s", self.name, trouble)
+        time.sleep(_LISTEN_AGAIN)
 
     def _obey(self, command: dict[str, Any]) -> None:
         match command.get("command"):

@@ -2,11 +2,13 @@
 
 import math
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import rq.defaults
+from redis.exceptions import TimeoutError
 from rq import Queue
 from rq.command import send_kill_horse_command, send_shutdown_command, send_stop_job_command
 from rq.group import Group
@@ -258,3 +260,21 @@ def test_a_class_with_keys_of_its_own_is_refused_as_the_worker_starts(
         worker.work(burst=True, logging_level="WARNING")
     assert job.get_status() == "queued"
     assert worker.key not in {key.decode() for key in real_redis.smembers("rq:workers")}
+
+
+def test_commands_are_heard_after_a_connection_that_timed_out(real_redis: Any) -> None:
+    """RQ would listen no longer."""
+    with at_work(real_redis) as worker:
+        pubsub: Any = worker.pubsub
+        timed_out = threading.Event()
+
+        def times_out(**_: Any) -> None:
+            del pubsub.get_message
+            timed_out.set()
+            raise TimeoutError("Timeout connecting to server")
+
+        pubsub.get_message = times_out
+        real_redis.publish(worker.pubsub_channel_name, "{}")  # it waits in the real one
+        assert timed_out.wait(100)
+        send_shutdown_command(real_redis, worker.name)
+        until(lambda: real_redis.hexists(worker.key, "shutdown_requested_date"), "its stop")
