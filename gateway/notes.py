@@ -10,6 +10,7 @@ from typing import Any
 
 from buffer.link import Link
 from ground import RedisUnavailable
+from ground.complaint import Complaint
 from ground.lua import chunks, load_script
 from ground.tasks import ended
 
@@ -83,7 +84,7 @@ class Notes:
 
     async def _run(self) -> None:
         pause = self._lease / 3000
-        renewed = time.monotonic()
+        renewed, complaint = time.monotonic(), Complaint(log, "notes of calls wait for Redis")
         while self._held or self._due:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(renewed + pause - time.monotonic(), 0.01)):
@@ -97,8 +98,9 @@ class Notes:
                     renewed = time.monotonic()
                     held = [(*call, fence, "r") for call, fence in self._held.items()]
                     await self._send(held)
+                complaint.over()
             except RedisUnavailable as why:
-                log.warning("notes of calls wait for Redis", extra={"why": str(why)})
+                complaint.of(why)
                 self._more.set()
 
     async def _send(self, rows: list[tuple[Any, ...]]) -> None:

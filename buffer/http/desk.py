@@ -22,6 +22,7 @@ from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import BufferSettings, TaskConfig
 from buffer.task import enter_started, listed_tasks, tidied_tasks
 from ground import PenstockError
+from ground.complaint import Complaint
 from ground.redis.url import RedisTarget
 from ground.tasks import heed_cancellation
 
@@ -83,13 +84,15 @@ class Desk:
 
     async def keep_time(self) -> None:
         """Look at what is due in every task, until cancelled."""
+        complaint = Complaint(log, "a sweep failed, and the next one follows")
         while True:
             heed_cancellation()
             try:
                 for task in await tidied_tasks(self.link, self.run):
                     await self._sweep(task)
+                complaint.over()
             except (PenstockError, redis.exceptions.RedisError, OSError) as failure:
-                log.warning("sweep failed; the next one follows", extra={"reason": str(failure)})
+                complaint.of(failure)
             await asyncio.sleep(BEAT)
 
     async def _sweep(self, task: str) -> None:

@@ -30,6 +30,7 @@ from buffer.item import instance_key
 from buffer.settings import TaskConfig
 from ground import PenstockError
 from ground.backoff import backoff
+from ground.complaint import Complaint
 from ground.keys import check_name, in_run, tagged
 from ground.lua import load_script
 from ground.tasks import ended, heed_cancellation
@@ -138,15 +139,15 @@ class Rollouts:
 
     async def look_after(self) -> None:
         """Renew this server's rollouts, stop those that were replaced, take over orphans."""
+        complaint = Complaint(log, "the leases of rollouts were not renewed")
         while True:
             heed_cancellation()
             try:
                 for task in await self._desk.tasks():
                     await self._watch_or_report(task)
+                complaint.over()
             except _FAILURES as outage:
-                log.warning(
-                    "the leases of rollouts were not renewed", extra={"reason": str(outage)}
-                )
+                complaint.of(outage)
             await asyncio.sleep(_BEAT)
 
     async def end(self) -> None:

@@ -31,6 +31,7 @@ from gateway.metrics import Tally
 from gateway.server.agents import Agents
 from gateway.server.control import control
 from gateway.settings import GatewaySettings
+from ground.complaint import Complaint
 from ground.errors import PenstockError
 from ground.http import HttpGuard, listen, require_token, serve_until_stopped
 from ground.http.guard import Receive, Scope, Send
@@ -110,14 +111,16 @@ class Gateway:
 
     async def _sweep(self, pool: Pool) -> None:
         """Give up the calls of processes that are gone, and idle sessions, until cancelled."""
+        complaint = Complaint(log, "a sweep failed, and the next one follows")
         while True:
             heed_cancellation()
             try:
                 await pool.try_again()
                 for task in await listed_tasks(self._link, self._run):
                     await self._sessions.sweep(task, self._name, pool.failing)
+                complaint.over()
             except UNWELL as failure:
-                log.warning("sweep failed; the next one follows", extra={"reason": str(failure)})
+                complaint.of(failure)
             await asyncio.sleep(_SWEEP)
 
     async def _health(self) -> dict[str, Any]:

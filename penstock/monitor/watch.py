@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
 from typing import Any
 
+from ground.complaint import Complaint
 from ground.redis.connect import UNWELL
 from ground.tasks import heed_cancellation
 from penstock.fleet import Fleet, FleetReader
@@ -36,6 +37,7 @@ class Watch:
         self._number = 0
         self._latest = ""
         self._said = ""
+        self._complaint = Complaint(log, "the fleet could not be read")
         self._looking = asyncio.create_task(self._look_on())
 
     @property
@@ -76,8 +78,9 @@ class Watch:
             try:
                 await self._tell("fleet", await self._look())
                 await self.history.store(self.history.points[-1])
+                self._complaint.over()
             except UNWELL as problem:
-                log.warning("the fleet could not be read: %s", problem)
+                self._complaint.of(problem)
                 await self._tell("trouble", {"reason": str(problem)})
             except Exception as problem:  # what one key holds must not end the looking
                 if repr(problem) != self._said:  # its traceback is needed once

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from rq.utils import now, utcformat
 from rq.worker import BaseWorker
 
+from ground.complaint import Complaint
 from ground.lua import Command
 from ground.redis.connection import (
     LastingConnection,
@@ -62,6 +63,7 @@ class Heartbeat:
         self._beaten = False
         self._forgotten = ""  # when Redis no longer knew this worker, if it ever did so
         self._connection = LastingConnection(target, self._lease / 6, SCRIPTS)
+        self._complaint = Complaint(log, "heartbeat")
         self._stopping = threading.Event()
         self._tried = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-heartbeat", daemon=True)
@@ -83,9 +85,10 @@ class Heartbeat:
             began = time.monotonic()
             try:
                 self._beat(began)
+                self._complaint.over()
                 wait = max(0.0, self._lease / 3 - (time.monotonic() - began))
             except (RedisError, OSError) as failure:
-                log.warning("heartbeat: %s", trouble(failure, self._target))
+                self._complaint.of(trouble(failure, self._target))
                 self._connection.close()
                 wait = min(0.5, self._lease / 12)
             except Exception:

@@ -22,6 +22,7 @@ from rq.worker import BaseWorker
 
 from ground import tracing
 from ground.backoff import backoff
+from ground.complaint import Complaint
 from ground.redis.async_connection import AsyncConnection
 from ground.redis.connect import target_of
 from ground.redis.connection import is_refused, trouble
@@ -133,6 +134,7 @@ class Shift:
         self._task = asyncio.current_task()
         self._stopping = False
         self._failures = 0  # of claims, in a row
+        self._complaint = Complaint(log, "claiming")
         self._most = math.inf
         self._woken = asyncio.Event()  # something has changed: look again
         self._connection = AsyncConnection(target, SCRIPTS, timeout=5.0)
@@ -217,7 +219,7 @@ class Shift:
                 granted = permit.id if permit else ""
                 claimed, all_asked = await self._claim_in_order(room, found, granted)
         except (RedisError, OSError) as failure:
-            log.warning("claiming: %s", trouble(failure))
+            self._complaint.of(trouble(failure))
             self._failures += 1
             self.refused = str(failure) if is_refused(failure) else ""
             longest = _REFUSED_FOR if is_refused(failure) else _AWAY_FOR
@@ -228,6 +230,7 @@ class Shift:
             if permit is not None:
                 permit.release()
         self._failures, self.refused = 0, ""
+        self._complaint.over()
         return Look(
             took=sum(each.started for each in claimed),
             left=not all_asked or any(each.left and not each.paused for each in claimed),

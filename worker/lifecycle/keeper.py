@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from redis.exceptions import RedisError
 
 from ground import PenstockError
+from ground.complaint import Complaint
 from ground.keys import new_owner
 from ground.process import aside, in_forked_child, process_loop
 from ground.tasks import cancellations, heed_cancellation
@@ -217,6 +218,7 @@ class Keeper:
 
     def _run(self) -> None:
         pause = self.lease / 3
+        complaint = Complaint(log, "the leases of this process's sandboxes were not renewed")
         while True:
             time.sleep(pause)
             pause = self.lease / 3
@@ -227,11 +229,12 @@ class Keeper:
                 rows = [(name, kept.fence, self.lease) for name, kept in self._kept.items()]
             try:
                 self._digest(rows, self.registry.renew(rows))
+                complaint.over()
             except (RedisError, OSError) as failure:
                 # Late renewals count: no reaper acts in its first lease after an outage. After
                 # one too short for that, what was missed is made good at once.
                 pause = min(1.0, self.lease / 12)
-                log.warning("the leases of this process's sandboxes were not renewed: %s", failure)
+                complaint.of(failure)
             except Exception:  # no other thread takes over: this one continues
                 log.exception("the leases of this process's sandboxes were not renewed")
 

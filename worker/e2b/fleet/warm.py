@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from ground import PenstockError
 from ground.backoff import backoff
+from ground.complaint import Complaint
 from jail.sessions import LocalSessions, SessionRequest
 from worker.e2b.boxes import OUR_ROOTS
 
@@ -45,7 +46,7 @@ class _Warm:
     def __init__(self, sessions: LocalSessions, template: str, leave: Leave) -> None:
         self._sessions, self._leave = sessions, leave
         self._template = template
-        self._said = ""
+        self._complaint = Complaint(log, f"template {template}")
 
     async def keep(self, size: int) -> None:
         image = "" if self._template in OUR_ROOTS else self._template
@@ -55,7 +56,7 @@ class _Warm:
             try:
                 await self._sessions.warm(SessionRequest(image=image), size, self._patiently)
             except _TROUBLES as problem:
-                self._say(f"no sandbox is kept ready for now: {problem}")
+                self._complaint.of(f"no sandbox is kept ready for now: {problem}")
             failures = 1 if loop.time() - began > _LONGEST_PAUSE else failures + 1
             await asyncio.sleep(backoff(failures, 0.2, _LONGEST_PAUSE))
 
@@ -68,15 +69,9 @@ class _Warm:
                 try:
                     await held.enter_async_context(self._leave())
                 except _TROUBLES as problem:
-                    self._say(f"none is started for now: {problem}")
+                    self._complaint.of(f"none is started for now: {problem}")
                 else:
                     yield
                     return
             failures += 1
             await asyncio.sleep(backoff(failures, 0.2, _LONGEST_PAUSE))
-
-    def _say(self, trouble: str) -> None:
-        """Log a trouble once, however often it is tried again."""
-        if trouble != self._said:
-            self._said = trouble
-            log.warning("template %s: %s", self._template, trouble)

@@ -15,6 +15,7 @@ from functools import partial
 
 from ground import PenstockError, SettingError
 from ground.backoff import backoff
+from ground.complaint import Complaint
 from ground.process import aside
 from limiter import existing_gate
 from worker.lifecycle.errors import shown
@@ -187,6 +188,7 @@ class Strays:
     def __init__(self, settings: LifecycleSettings) -> None:
         self._settings = settings
         self._seen: dict[tuple[str, str, str], float] = {}  # by run, provider and id
+        self._complaints: dict[str, Complaint] = {}  # by provider
 
     async def sweep(
         self, registry: Registry, provider: Provider, fleet: str, *, at_once: bool
@@ -195,11 +197,12 @@ class Strays:
         swept, name = Swept(), provider.name
         tags = {"penstock-fleet": fleet, "penstock-run": registry.run}
         listed = await guarded(_listed(provider, tags), self._settings.teardown_timeout)
+        what = f"reaper: provider {name} could not list its sandboxes"
+        complaint = self._complaints.setdefault(name, Complaint(log, what))
         if not listed.ok:
-            log.warning(
-                "reaper: provider %s could not list its sandboxes: %s", name, listed.problem
-            )
+            complaint.of(listed.problem)
             return swept
+        complaint.over()
         # The listing has only this run's, and does not show another run's.
         here, seen = (registry.run, name), {ref.id for ref in listed.result}
         self._seen = {

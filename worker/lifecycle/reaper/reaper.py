@@ -18,6 +18,7 @@ from functools import partial
 from redis.exceptions import RedisError
 
 from ground import PenstockError, SettingError
+from ground.complaint import Complaint
 from ground.keys import new_owner
 from ground.lua import chunks
 from ground.process import aside
@@ -42,6 +43,7 @@ class Offices:
         self._held: set[tuple[Registry, str]] = set()
         self._longest = longest_look
         self._looked = time.monotonic()
+        self._complaint = Complaint(log, "reaper: its election was not renewed")
 
     async def stand(self, registry: Registry, scope: str) -> float | None:
         """Stand for election. Seconds until the elected may act; None if another one is."""
@@ -74,8 +76,9 @@ class Offices:
             for registry, scope in list(self._held):
                 try:
                     await self.stand(registry, scope)
+                    self._complaint.over()
                 except (RedisError, OSError) as failure:
-                    log.warning("reaper: its election was not renewed: %s", failure)
+                    self._complaint.of(failure)
                 except Exception:  # nothing else keeps them: this continues
                     log.exception("reaper: its election was not renewed")
 
@@ -112,7 +115,7 @@ class Reaper:
             both.create_task(self._look_on())
 
     async def _look_on(self) -> None:
-        pause = 0.0
+        pause, complaint = 0.0, Complaint(log, "reaper")
         while True:
             await asyncio.sleep(pause)
             pause = self._settings.reap_interval
@@ -121,8 +124,9 @@ class Reaper:
                     # A record that comes due is not waited for longer than need be.
                     soon = self._settings.sandbox_lease / 3 if look.due is None else look.due
                     pause = min(pause, max(0.05, soon))
+                complaint.over()
             except (RedisError, OSError, PenstockError) as failure:
-                log.warning("reaper: %s", trouble(failure, self.target))
+                complaint.of(trouble(failure, self.target))
             except Exception:
                 log.exception("reaper: a round failed; the next one follows")
             self._offices.looked()

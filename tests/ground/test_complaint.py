@@ -1,0 +1,68 @@
+"""A trouble that lasts is logged once, and so is its end."""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import ground
+from ground.complaint import Complaint
+from tests.harness.servers import PrivateRedis, until
+from tests.worker.concurrent.crew import at_work
+
+NAME = "penstock.test"
+
+
+@pytest.fixture
+def complaint(caplog: Any) -> Complaint:
+    caplog.set_level("INFO")
+    return Complaint(logging.getLogger(NAME), "heartbeat")
+
+
+def said(caplog: Any) -> list[tuple[str, str]]:
+    return [(each.levelname, each.getMessage()) for each in caplog.records if each.name == NAME]
+
+
+def test_each_reason_is_said_once_and_so_is_the_end(complaint: Complaint, caplog: Any) -> None:
+    complaint.over()
+    assert said(caplog) == []
+    for why in ("refused", "too late", "refused", OSError("too late")):
+        complaint.of(why)
+    complaint.over()
+    complaint.over()
+    assert said(caplog) == [
+        ("WARNING", "heartbeat: refused"),
+        ("WARNING", "heartbeat: too late"),
+        ("INFO", "heartbeat: it works again, after 0 s"),
+    ]
+
+
+def test_what_fails_again_is_said_again(complaint: Complaint, caplog: Any) -> None:
+    for _ in range(2):
+        complaint.of("refused")
+        complaint.over()
+    assert [level for level, _ in said(caplog)] == ["WARNING", "INFO"] * 2
+
+
+def test_a_worker_says_once_why_redis_does_not_answer_and_when_it_does(
+    private_redis: Callable[..., PrivateRedis], caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO", "penstock.worker")
+    tries: list[str] = []
+    of = Complaint.of
+    monkeypatch.setattr(Complaint, "of", lambda self, why: (tries.append(why), of(self, why)))
+
+    def lines(words: str) -> list[str]:
+        return [said for each in caplog.records if words in (said := each.getMessage())]
+
+    server = private_redis()
+    client = ground.connect(server.target)
+    with contextlib.closing(client), at_work(client, job_lease=3.0):
+        server.kill()
+        until(lambda: len(tries) >= 12, "a dozen tries")
+        said = lines("does not answer")
+        assert len(said) == len(set(said)) < 12
+        server.start()
+        until(lambda: len(lines("it works again, after")) == 2, "heartbeat and claiming")
