@@ -34,6 +34,7 @@ class Notes:
         self._more = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
         self._flushing = asyncio.Lock()
+        self._complaint = Complaint(log, "notes of calls wait for Redis")
 
     def keep(self, root: str, sid: str, call: int, fence: str) -> None:
         """Renew the lease of a call until something is noted of it."""
@@ -84,7 +85,7 @@ class Notes:
 
     async def _run(self) -> None:
         pause = self._lease / 3000
-        renewed, complaint = time.monotonic(), Complaint(log, "notes of calls wait for Redis")
+        renewed = time.monotonic()
         while self._held or self._due:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(renewed + pause - time.monotonic(), 0.01)):
@@ -98,9 +99,8 @@ class Notes:
                     renewed = time.monotonic()
                     held = [(*call, fence, "r") for call, fence in self._held.items()]
                     await self._send(held)
-                complaint.over()
             except RedisUnavailable as why:
-                complaint.of(why)
+                self._complaint.of(why)
                 self._more.set()
 
     async def _send(self, rows: list[tuple[Any, ...]]) -> None:
@@ -111,3 +111,5 @@ class Notes:
             for some in chunks(mine, _MOST):
                 args = [self._lease, *(part for row in some for part in row)]
                 await self._link.run(_NOTE, [root], args)
+        if rows:
+            self._complaint.over()

@@ -3,7 +3,7 @@
     breaker = Breaker(need=32, last=64)      # 32 failures among the last 64 ends open it
     breaker.room(now)                        # how many may begin now
     breaker.let_through(1, now)
-    breaker.succeed(now)                     # or .fail(began, now)
+    breaker.succeed(began)                   # or .fail(began, now)
 
 This one is of a process. That of a queue, or of its gate, is in Redis: `limiter/lua/breaker.lua` is
 the same states and rules, and `tests/worker/concurrent/test_breaker.py` holds them side by side.
@@ -85,20 +85,20 @@ class Breaker:
             self._move(Event.LET_THROUGH)
         self.out += many
 
-    def back(self, many: int = 1) -> None:
-        """Take back some that were let through, and whose ends say nothing of us."""
-        if self.state is State.HALF_OPEN:
-            self.out = max(0, self.out - many)
+    def back(self, began: float) -> None:
+        """Take back one that was let through, and whose end says nothing of us."""
+        if self._is_news(began):
+            self.out = max(0, self.out - 1)
             if self.good and not self.out:
                 self._move(Event.SUCCEEDED)
 
-    def succeed(self) -> None:
+    def succeed(self, began: float) -> None:
         """An end that is not our fault."""
         if self.state is State.CLOSED:
             self.ended += 1
-        elif self.state is State.HALF_OPEN:
+        elif self._is_news(began):
             self.good += 1
-            self.back()
+            self.back(began)
             if self.good >= FEW:
                 self._move(Event.SUCCEEDED)
 
@@ -114,13 +114,17 @@ class Breaker:
             self.failures.clear()
             self.opened = now
             self._pause(Event.TRIPPED, now)
-        elif self.state is State.HALF_OPEN and began >= self.opened:
+        elif self._is_news(began):
             self._pause(Event.FAILED, now)
         return True
 
     def resume(self) -> None:
         """Close it by hand."""
         self._move(Event.RESUMED)
+
+    def _is_news(self, began: float) -> bool:
+        """What began before it opened is late news, and was not let through."""
+        return self.state is State.HALF_OPEN and began >= self.opened
 
     def _pause(self, event: Event, now: float) -> None:
         self.until, self.out, self.good = now + PAUSE, 0, 0

@@ -27,23 +27,27 @@ local function breakers()
       out, b.changed = out + many, true
     end
 
-    -- Some are back, and say nothing of us.
-    function b.back(many)
-      if state == 'half' and many > 0 then out, b.changed = math.max(0, out - many), true end
-      b.closed = b.closed or (state == 'half' and good > 0 and out == 0)
+    -- What began before the breaker opened is late news, and was not let through.
+    local function is_news(began) return state == 'half' and began >= opened end
+
+    -- One is back, and says nothing of us.
+    function b.back(began)
+      if not is_news(began) then return end
+      out, b.changed = math.max(0, out - 1), true
+      b.closed = b.closed or (good > 0 and out == 0)
     end
 
     -- An end that is not our fault.
-    function b.succeed()
-      if state ~= 'half' then return end
+    function b.succeed(began)
+      if not is_news(began) then return end
       good = good + 1
-      b.back(1)
+      b.back(began)
       b.closed = b.closed or good >= FEW
     end
 
-    -- An end that is. One that began before the breaker opened is late news.
+    -- An end that is.
     function b.fail(began)
-      if state ~= 'half' or began < opened then return end
+      if not is_news(began) then return end
       state, til, out, good, b.changed = 'open', now + PAUSE, 0, 0, true
     end
 

@@ -14,7 +14,7 @@ local function extra_units() return gate.weighing and gate.weighing.extra or 0 e
 -- What a permit's release says: see `release`.
 local function read_receipt(id, fence, receipt)
   local weighing = gate.weighing
-  if gate.broken then gate.came_back(1) end
+  if gate.broken then gate.came_back(fence) end
   if steering then
     steering.hear(fence, string.match(receipt, ' (%S*)') or '', weighing and weighing.held(id))
   end

@@ -27,9 +27,9 @@ local function make_few_pass()
     gate.obey()
   end
 
-  -- A permit came back, and nobody says what of.
-  function gate.came_back(many)
-    gate.broken.back(many)
+  -- A permit came back, and nobody says what of. Its fence is the moment of its grant, or later.
+  function gate.came_back(fence)
+    gate.broken.back(tonumber(fence))
     gate.obey()
   end
 

@@ -6,7 +6,9 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from redis import RedisCluster
 from redis.exceptions import NoPermissionError, ResponseError
 
 from ground import Client, RedisError, SettingError
@@ -179,11 +181,12 @@ def _persistence(facts: ServerFacts) -> Finding:
     return warn("persistence", "the server would not say", "make sure it keeps an append-only file")
 
 
-def _coverage(client: Client) -> Iterator[Finding]:
-    """Whether a node that fails leaves the others at work. A service may not say."""
+def _coverage(client: Any) -> Iterator[Finding]:
+    """Warn of a Cluster in which a node that fails stops the others. A user may not ask."""
     setting = "cluster-require-full-coverage"
     with contextlib.suppress(NoPermissionError, ResponseError):
-        if client.config_get(setting).get(setting) == "yes":  # type: ignore[union-attr,unused-ignore]
+        said = client.config_get(setting, target_nodes=RedisCluster.PRIMARIES)
+        if any(each.get(setting) == "yes" for each in said.values()):
             fact = "a node that fails without a replica stops all the others too"
             yield warn("nodes", fact, f"set {setting} no on every node")
 

@@ -2,7 +2,9 @@
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,9 +27,12 @@ def said(caplog: Any) -> list[tuple[str, str]]:
     return [(each.levelname, each.getMessage()) for each in caplog.records if each.name == NAME]
 
 
-def test_each_reason_is_said_once_and_so_is_the_end(complaint: Complaint, caplog: Any) -> None:
+def test_each_reason_is_said_once_and_so_is_the_end(
+    complaint: Complaint, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     complaint.over()
     assert said(caplog) == []
+    monkeypatch.setattr(time, "monotonic", iter((7.0, 38.0)).__next__)
     for why in ("refused", "too late", "refused", OSError("too late")):
         complaint.of(why)
     complaint.over()
@@ -35,7 +40,7 @@ def test_each_reason_is_said_once_and_so_is_the_end(complaint: Complaint, caplog
     assert said(caplog) == [
         ("WARNING", "heartbeat: refused"),
         ("WARNING", "heartbeat: too late"),
-        ("INFO", "heartbeat: it works again, after 0 s"),
+        ("INFO", "heartbeat: it works again, after 31 s"),
     ]
 
 
@@ -65,4 +70,5 @@ def test_a_worker_says_once_why_redis_does_not_answer_and_when_it_does(
         said = lines("does not answer")
         assert len(said) == len(set(said)) < 12
         server.start()
-        until(lambda: len(lines("it works again, after")) == 2, "heartbeat and claiming")
+        for what in ("heartbeat", "claiming"):
+            until(partial(lines, f"{what}: it works again, after"), f"{what} to say so")

@@ -87,6 +87,8 @@ class Cluster(Fleet):
                     node.ask("CLUSTER", "FORGET", _known(node)[self.replica.port][0])
             self.replica = None
         self.revive()
+        for node in self.nodes:  # as it is by default
+            node.ask("CONFIG", "SET", "cluster-require-full-coverage", "yes")
         self.wait_until_whole()
 
     def _new_node(self) -> PrivateRedis:

@@ -109,8 +109,6 @@ async def test_a_node_that_fails_leaves_the_gates_of_the_others_alone(
         permit.release()
     for waiter in waiters:
         (await served(waiter)).release()
-    for other in others:
-        other.ask("CONFIG", "SET", "cluster-require-full-coverage", "yes")
     redis_cluster.heal()
     with pytest.raises(PermitLost):
         lost.check()

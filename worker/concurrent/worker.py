@@ -27,6 +27,7 @@ from rq.utils import now
 from rq.worker import BaseWorker, DequeueStrategy, WorkerStatus
 
 from ground import SettingError, tracing
+from ground.complaint import Complaint
 from ground.redis.connect import target_of
 from worker.allowed import SETTING as ALLOW
 from worker.allowed import Allowed, AllowedJob, allowed, checked, require_no_pickle
@@ -115,6 +116,7 @@ class ConcurrentWorker(BaseWorker):
         self.ended_by = 0  # the first signal that stopped it
         self._shift: Shift | None = None  # from the start of `work`
         self._threads = Threads()
+        self._deaf = Complaint(self.log, f"Worker {self.name}: its commands are not heard")
         self._background: list[asyncio.Task[None]] = []  # awaited at the end of `work`
 
     def work(
@@ -249,6 +251,7 @@ class ConcurrentWorker(BaseWorker):
 
     def handle_payload(self, message: Any) -> None:
         """RQ's commands. An error would end the thread of RQ's that listens for them."""
+        self._deaf.over()
         try:
             command = json.loads(message["data"])
         except (ValueError, TypeError, RecursionError) as wrong:
@@ -258,10 +261,10 @@ class ConcurrentWorker(BaseWorker):
 
     def _pubsub_exception_handler(self, trouble: BaseException, *_: Any) -> None:
         """Listen again. RQ's own ends the thread at a connection that timed out, and then no
-        command is heard any more. The heartbeat says that Redis is away."""
+        command is heard any more."""
         if not isinstance(trouble, (RedisError, OSError)):
             raise trouble
-        self.log.debug("Worker %s: commands are not heard: %s", self.name, trouble)
+        self._deaf.of(trouble)
         time.sleep(_LISTEN_AGAIN)
 
     def _obey(self, command: dict[str, Any]) -> None:

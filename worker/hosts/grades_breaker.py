@@ -40,16 +40,16 @@ class GradesBreaker:
         place of a grade that is not known."""
         with self._guard:
             if fault != "system":
-                self._breaker.succeed()
+                self._breaker.succeed(began)
                 return
             put_off = self._breaker.fail(began, time.monotonic())
         if put_off:
             self.begin()
 
-    def break_off(self) -> None:
+    def break_off(self, began: float) -> None:
         """A grade ended without an answer: it was cancelled, or raised."""
         with self._guard:
-            self._breaker.back()
+            self._breaker.back(began)
 
 
 def breaker_here(place: str) -> GradesBreaker | None:

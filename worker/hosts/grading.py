@@ -134,7 +134,7 @@ class Grader:
         try:
             grade = await self._in_time(code, truth, language)
         except BaseException:
-            breaker.break_off()
+            breaker.break_off(began)
             raise
         breaker.end(grade.fault, began)
         return grade

@@ -314,7 +314,10 @@ class Orders:
     def _looked_at(self, hash: JobHash, orders: list[Order], reply: list[Any], sent: float) -> None:
         now = self.engine.clock()
         live, waiting = reply[:2]
-        paused_by = reply.pop().decode() if hash.raises else ""
+        paused_by, trial = "", False
+        if hash.raises:
+            paused_by = reply.pop().decode()
+            trial = reply.pop().startswith(b"half") and live > 0  # what runs was let through
         since = self._alone_since.setdefault(hash, now)
         if live:
             self._alone_since.pop(hash, None)
@@ -332,7 +335,7 @@ class Orders:
                 self._next(order, Stage.SEND)  # it is still wanted
             elif order.deadline <= now:
                 self._be_too_late(order, unattended=status == b"queued" and not live)
-            elif paused_by and status != b"started":  # one that runs was let through
+            elif paused_by and not (trial and status == b"started"):
                 paused = TrainingPaused(f"queue {hash.queue!r}", paused_by)
                 self._give_up(order, paused, "abandon")
             elif status == b"queued" and alone >= hash.no_workers_after:

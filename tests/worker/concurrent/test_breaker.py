@@ -18,6 +18,7 @@ from worker.outcomes import PROGRAM_OUTCOMES
 
 NEED, LAST, LEASE = 3, 6, 1000.0
 PUT_OFF = 3
+BROKEN_OFF = ("stopped", "deleted", "enqueued anew")
 
 
 class Queue:
@@ -75,9 +76,9 @@ class Queue:
 
     def end(self, id: str, word: str) -> None:
         execution, began = self.running.pop(id)
-        if word in ("stopped", "refused"):
+        if word in BROKEN_OFF:
             self._break_off(id, execution, began, word)
-            self.model.back()
+            self.model.back(began)
             self.ended[id] = word
             return
         row = (id, execution, word or "1", 500, "payload", f"{began:.6f}", "0.5", "{}", 0)
@@ -86,9 +87,9 @@ class Queue:
         if word == "masked":
             put_off = self.model.fail(began, self.now)
         elif word:
-            self.model.succeed()
+            self.model.succeed(began)
         else:
-            self.model.back()
+            self.model.back(began)
         assert (answer == PUT_OFF) is put_off
         if put_off:
             self.waiting.append(id)
@@ -96,14 +97,17 @@ class Queue:
             self.ended[id] = word
 
     def _break_off(self, id: str, execution: str, began: float, word: str) -> None:
-        """It was cancelled while it ran; or deleted, and enqueued anew."""
+        """It was cancelled while it ran; or deleted, and perhaps enqueued anew."""
         if word == "stopped":
             row: tuple[Any, ...] = (id, execution, "", word, "", f"{began:.6f}", "", 0)
             assert self.faulty.run(self.commands.drop(row)) == 1
             return
-        self.faulty.client.hset(f"rq:job:{id}", "penstock_execution", "")
+        if word == "deleted":
+            self.faulty.client.delete(f"rq:job:{id}")
+        else:
+            self.faulty.client.hset(f"rq:job:{id}", "penstock_execution", "")
         row = (id, execution, "finished", 500, "payload", f"{began:.6f}", "0.5", "{}", 0)
-        assert self.faulty.run(self.commands.finish([row])) == [0]
+        assert self.faulty.run(self.commands.finish([row])) == [int(word == "deleted")]
 
 
 @pytest.fixture
@@ -146,7 +150,7 @@ def test_a_breaker_in_redis_does_what_that_of_a_process_does(
         elif what == "time":
             faulty.now += chance.choice((1, 700_000, 5_000_000, 11_000_000))
         elif queue.running:
-            others = ("", "finished", "wrong", "data", "masked", "stopped", "refused")
+            others = ("", "finished", "wrong", "data", "masked", *BROKEN_OFF)
             word = "masked" if sick else chance.choice(others)
             queue.end(chance.choice([*queue.running]), word)
         assert queue.state() == queue.modelled(), f"PENSTOCK_TEST_SEED={SEED}"
@@ -179,7 +183,7 @@ def test_whoever_was_let_through_and_died_is_forgotten(faulty: Faulty, gated: bo
     assert queue.state() == ("closed",)
 
 
-@pytest.mark.parametrize("how", ["stopped", "refused"])
+@pytest.mark.parametrize("how", BROKEN_OFF)
 @pytest.mark.parametrize("gated", [False, True], ids=["a queue", "a gate"])
 def test_one_success_closes_it_though_the_others_were_broken_off(
     faulty: Faulty, gated: bool, how: str
@@ -193,6 +197,28 @@ def test_one_success_closes_it_though_the_others_were_broken_off(
     for id in others:
         queue.end(id, how)
     assert queue.state() == ("closed",)
+
+
+@pytest.mark.parametrize("how", ["finished", *BROKEN_OFF])
+@pytest.mark.parametrize("gated", [False, True], ids=["a queue", "a gate"])
+def test_what_began_before_it_opened_lets_nobody_through(
+    faulty: Faulty, gated: bool, how: str
+) -> None:
+    queue = Queue(faulty, gated=gated)
+    queue.enqueue(20)
+    queue.claim(8)
+    old = [*queue.running]
+    faulty.now += 1_000_000
+    queue.claim(NEED)
+    for id in [*queue.running][8:]:
+        queue.end(id, "masked")
+    faulty.now += 5_000_000
+    queue.claim(100)
+    assert (queue.state()[0], len(queue.running)) == ("half", 8 + FEW)
+    for id in old:
+        queue.end(id, how)
+    queue.claim(100)
+    assert (queue.state()[0], len(queue.running)) == ("half", FEW)
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["a queue", "a gate"])

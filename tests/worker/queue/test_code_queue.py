@@ -7,6 +7,7 @@ import math
 import threading
 import zlib
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rq.job import Job
@@ -32,6 +33,7 @@ from worker import (
     TrainingPaused,
 )
 from worker.queue import engine
+from worker.queue.client_orders import Orders
 from worker.queue.submitting import Submitter
 
 
@@ -370,19 +372,26 @@ async def test_a_queue_with_a_worker_is_waited_for(hasty):
         await hasty.run("print(42)", timeout=0.7)
 
 
-async def test_a_job_that_a_breaker_let_through_is_not_withdrawn(redis, hasty):
+@pytest.mark.parametrize(("status", "state"), [("queued", "half"), ("started", "open")])
+async def test_a_job_that_a_breaker_let_through_is_not_withdrawn(
+    redis, hasty, monkeypatch, status, state
+):
+    looked = Mock(side_effect=Orders._looked_at)
+    monkeypatch.setattr(Orders, "_looked_at", lambda *args: looked(*args))
     raises = CodeQueue(redis, "code", no_workers_after=0.2, when_paused="raise")
     handle = await raises.submit("print(42)", timeout=60)
     redis.hset(f"rq:job:{handle.id}", "status", "started")
     paused = {"paused": "half 9999999999999999 1 1 0", "paused_why": "the sandbox was away"}
     redis.hset("penstock:work:{code}", mapping=paused)
-    waiting = asyncio.create_task(handle.result())
-    await asyncio.sleep(0.7)  # it has looked some times
+    waiting, looks = asyncio.create_task(handle.result()), looked.call_count
+    await eventually(lambda: looked.call_count > looks + 2, "three looks")
     assert not waiting.done()
-    redis.hset(f"rq:job:{handle.id}", "status", "queued")
+    redis.hset(f"rq:job:{handle.id}", "status", status)
+    redis.hset("penstock:work:{code}", "paused", f"{state} 9999999999999999 1 1 0")
     with pytest.raises(TrainingPaused, match="the sandbox was away"):
         await waiting
-    assert not redis.llen("rq:queue:code")
+    redis.hset(f"rq:job:{handle.id}", "status", "queued")
+    await eventually(lambda: not redis.llen("rq:queue:code"), "its withdrawal")
 
 
 async def test_a_job_that_redis_forgot_is_said_to_be_gone(redis, hasty):

@@ -6,13 +6,14 @@
 -- How many jobs may be claimed now. A permit that was `granted` to this worker is given up
 -- for the first of them; without it the others in the gate's line come first.
 local function permits_for(granted)
-  local given_up = fence_of(granted) and 1 or 0
+  local fence_given_up = fence_of(granted)
+  local given_up = fence_given_up and 1 or 0
   if given_up == 1 then
     free({ granted })
     gate.released = gate.released + 1
     if gate.rate > 0 then gate.tokens = gate.tokens + 1 end
     if gate.weighing then gate.weighing.refund() end
-    if gate.broken then gate.came_back(1) end
+    if gate.broken then gate.came_back(fence_given_up) end
   end
   expire()
   if given_up == 0 then hand_over() end

@@ -30,18 +30,19 @@ end
 -- open, a program without an outcome is to run again.
 local function hear(program, started)
   local broken = standing()
+  local began = broken and math.floor(started * 1000000 + 0.5)
   if program == '' then
-    if broken then broken.back(1) end
+    if broken then broken.back(began) end
     return false
   end
   programs = programs + 1
   local word, _, reason = word_of(program)
   if word ~= 'masked' then
-    if broken then broken.succeed() end
+    if broken then broken.succeed(began) end
     return false
   end
   if broken then
-    broken.fail(started * 1000000)
+    broken.fail(began)
     return true
   end
   if is_paused_by_hand() then return false end

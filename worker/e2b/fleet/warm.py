@@ -72,6 +72,7 @@ class _Warm:
                     self._complaint.of(f"none is started for now: {problem}")
                 else:
                     yield
+                    self._complaint.over()
                     return
             failures += 1
             await asyncio.sleep(backoff(failures, 0.2, _LONGEST_PAUSE))

@@ -188,7 +188,7 @@ class Strays:
     def __init__(self, settings: LifecycleSettings) -> None:
         self._settings = settings
         self._seen: dict[tuple[str, str, str], float] = {}  # by run, provider and id
-        self._complaints: dict[str, Complaint] = {}  # by provider
+        self._complaints: dict[tuple[str, str], Complaint] = {}  # by run and provider
 
     async def sweep(
         self, registry: Registry, provider: Provider, fleet: str, *, at_once: bool
@@ -198,7 +198,7 @@ class Strays:
         tags = {"penstock-fleet": fleet, "penstock-run": registry.run}
         listed = await guarded(_listed(provider, tags), self._settings.teardown_timeout)
         what = f"reaper: provider {name} could not list its sandboxes"
-        complaint = self._complaints.setdefault(name, Complaint(log, what))
+        complaint = self._complaints.setdefault((registry.run, name), Complaint(log, what))
         if not listed.ok:
             complaint.of(listed.problem)
             return swept

@@ -73,14 +73,18 @@ class Offices:
                     self._longest,
                 )
                 self._held.clear()
+            failed = False
             for registry, scope in list(self._held):
                 try:
                     await self.stand(registry, scope)
-                    self._complaint.over()
                 except (RedisError, OSError) as failure:
+                    failed = True
                     self._complaint.of(failure)
                 except Exception:  # nothing else keeps them: this continues
+                    failed = True
                     log.exception("reaper: its election was not renewed")
+            if self._held and not failed:
+                self._complaint.over()
 
 
 _STEPS = 20  # of a teardown, for which one look may last at most

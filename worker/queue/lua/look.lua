@@ -3,7 +3,7 @@
 -- ARGV   for each job: id
 -- REPLY  {live workers of the queue, jobs waiting if there are none, then for each job: its status, '', 'orphaned'
 --         (ended because its client was taken for dead) or 'unreadable'; its last result or {};
---         with a breaker, what it has counted if it is open, or ''}
+--         with a breaker, the state of one that is not closed and what it has counted, or '' and ''}
 local call = redis.call
 -- include: try.lua
 -- include: feed_shares.lua
