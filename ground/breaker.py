@@ -123,7 +123,7 @@ class Breaker:
         self._move(Event.RESUMED)
 
     def _is_news(self, began: float) -> bool:
-        """What began before it opened is late news, and was not let through."""
+        """Tell those that were let through from late news: what began before it opened."""
         return self.state is State.HALF_OPEN and began >= self.opened
 
     def _pause(self, event: Event, now: float) -> None:

@@ -19,7 +19,7 @@ class Complaint:
         self._since = 0.0
 
     def of(self, why: object) -> None:
-        """It does not work. Log why, unless that was said since it last worked."""
+        """Log why it does not work, unless that was said since it last worked."""
         if not self._said:
             self._since = time.monotonic()
         if (words := str(why)) not in self._said:
@@ -27,7 +27,7 @@ class Complaint:
             self._log.warning("%s: %s", self._what, words)
 
     def over(self) -> None:
-        """It works. If it did not before, log that."""
+        """Log that it works, if it did not before."""
         if self._said:
             self._said.clear()
             seconds = time.monotonic() - self._since
