@@ -97,9 +97,9 @@ def test_creations_go_where_there_is_room(pair):
 
 def test_any_server_reaches_any_sandbox(pair, apart):
     assert apart.commands.run("echo $((6 * 7))").stdout == "42\n"
-    apart.files.write("/tmp/note", "x" * 300_000)
-    assert len(apart.files.read("/tmp/note")) == 300_000
-    assert [one.type for one in apart.files.list("/tmp")] == [FileType.FILE]
+    apart.files.write("/tmp/notes/note", "x" * 300_000)
+    assert len(apart.files.read("/tmp/notes/note")) == 300_000
+    assert [one.type for one in apart.files.list("/tmp/notes")] == [FileType.FILE]
     assert apart.is_running()
     assert apart.get_info().sandbox_id == apart.sandbox_id
 

@@ -14,6 +14,7 @@ def fenced(code: str, fence: str = "python") -> str:
 RIGHT = fenced("print(int(input()) ** 2)")
 WRONG = fenced("print(1)")
 ENDLESS = fenced("while True: pass")
+ASLEEP = fenced("import time; time.sleep(1000)")  # which costs nobody anything
 UNLUCKY = fenced("print(int(input()) ** 2)  # unlucky")
 
 

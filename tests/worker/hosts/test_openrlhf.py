@@ -14,7 +14,7 @@ from tests.architecture.source import ROOT
 from tests.harness import killing
 from tests.harness.servers import free_port, until, url_of
 from tests.worker.concurrent.crew import at_work, nothing_left
-from tests.worker.hosts.programs import ENDLESS, RIGHT, SQUARES
+from tests.worker.hosts.programs import ASLEEP, ENDLESS, RIGHT, SQUARES
 
 PROMPT = (
     "<|im_start|>user\nAs ```python\nprint(0)\n```, but squared<|im_end|>\n<|im_start|>assistant\n"
@@ -80,7 +80,7 @@ def asks(url: str) -> None:
     """A scenario: killed while its program runs."""
     from worker.hosts.openrlhf import CodeReward
 
-    CodeReward(on=url, case_timeout=600.0)([ENDLESS], [""], [LABEL])
+    CodeReward(on=url, case_timeout=600.0)([ASLEEP], [""], [LABEL])
 
 
 def test_a_killed_trainers_programs_end(real_redis) -> None:
