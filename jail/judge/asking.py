@@ -69,7 +69,7 @@ def cases_of(given: CaseSource) -> Cases:
 
 def queued_request(code: str, cases: Cases, options: JudgeOptions) -> JudgeRequest:
     """The request for a queue: few cases go along, more as a suite (`cases.packed`)."""
-    if sum(case.size for case in cases.cases) <= INLINE:
+    if cases.size <= INLINE:
         return _read(code, cases, options, {"cases": list(cases.cases)})
     return _read(code, cases, options, {"suite": cases.packed.ref})
 

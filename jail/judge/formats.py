@@ -48,6 +48,11 @@ class Cases:
         return "check" if any(case.check for case in self.cases) else "stdin"
 
     @cached_property
+    def size(self) -> int:
+        """The size of all of them in bytes of UTF-8: counted once, for all programs."""
+        return sum(case.size for case in self.cases)
+
+    @cached_property
     def end_in_blanks(self) -> bool:
         """Whether a line that is expected last does, before its newline."""
         return any(

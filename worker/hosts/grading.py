@@ -283,7 +283,7 @@ class _Problem:
         with self._guard:
             if self._cases is None:
                 self._cases = read_cases(self._text)
-                if sum(case.size for case in self._cases.cases) > INLINE:
+                if self._cases.size > INLINE:
                     _ = self._cases.packed  # as a queue needs them
             return self._cases
 

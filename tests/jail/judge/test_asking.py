@@ -1,11 +1,12 @@
 """A request says what the data set says, and its caller hears of what no program is to print."""
 
 import logging
+from unittest.mock import Mock
 
 import pytest
 
 from jail.judge import asking
-from jail.judge.asking import cases_of, request_here
+from jail.judge.asking import INLINE, cases_of, queued_request, request_here
 from jail.judge.models import Compare, JudgeCase
 
 
@@ -31,3 +32,13 @@ def test_a_rule_that_leaves_blanks_out_is_not_warned_of(warned: pytest.LogCaptur
     request_here("", cases_of([JudgeCase(expected="1 ")]), {"compare": Compare(rule="tokens")})
     request_here("", cases_of([JudgeCase(expected=" 1\n\n")]), {})
     assert not warned.records
+
+
+def test_a_suite_is_measured_once_for_all_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = Mock(return_value=INLINE)
+    monkeypatch.setattr(JudgeCase, "size", property(measured))
+    cases = cases_of([JudgeCase(input="1", expected="1")] * 3)
+    assert queued_request("print(1)", cases, {}).suite is not None
+    measured.reset_mock()
+    assert queued_request("print(2)", cases, {}).suite is not None
+    assert not measured.called
