@@ -61,8 +61,8 @@ class CodeQueue:
     share             on whose account its jobs run: shares of one queue get workers in turn, by
                       their weights (`shares`). None: PENSTOCK_SHARE; '': none
     when_paused       what a call does while a breaker has paused the queue, or the gate of its
-                      workers: `wait`, or `raise` `TrainingPaused` within 5 s. A job that runs
-                      is waited for
+                      workers: `wait`, or `raise` `TrainingPaused` within 5 s. A job that the
+                      breaker let through is waited for
     """
 
     def __init__(
