@@ -188,7 +188,7 @@ class Strays:
     def __init__(self, settings: LifecycleSettings) -> None:
         self._settings = settings
         self._seen: dict[tuple[str, str, str], float] = {}  # by run, provider and id
-        self._complaints: dict[tuple[str, str], Complaint] = {}  # by run and provider
+        self._complaints: dict[tuple[str, str], Complaint] = {}  # of those that cannot list
 
     async def sweep(
         self, registry: Registry, provider: Provider, fleet: str, *, at_once: bool
@@ -197,14 +197,15 @@ class Strays:
         swept, name = Swept(), provider.name
         tags = {"penstock-fleet": fleet, "penstock-run": registry.run}
         listed = await guarded(_listed(provider, tags), self._settings.teardown_timeout)
-        what = f"reaper: provider {name} could not list its sandboxes"
-        complaint = self._complaints.setdefault((registry.run, name), Complaint(log, what))
+        here = registry.run, name
         if not listed.ok:
-            complaint.of(listed.problem)
+            what = f"reaper: provider {name} could not list its sandboxes"
+            self._complaints.setdefault(here, Complaint(log, what)).of(listed.problem)
             return swept
-        complaint.over()
+        if complaint := self._complaints.pop(here, None):
+            complaint.over()
         # The listing has only this run's, and does not show another run's.
-        here, seen = (registry.run, name), {ref.id for ref in listed.result}
+        seen = {ref.id for ref in listed.result}
         self._seen = {
             key: at for key, at in self._seen.items() if key[:2] != here or key[2] in seen
         }
