@@ -85,12 +85,12 @@ local function finish(id, execution, how, ttl, payload, started, waited, notice,
   local again = job[8] == execution -- recorded already, and the reply got lost or the script stopped
   if job[1] and job[2] ~= execution then
     local leased = call('ZSCORE', RUNNING, member)
-    if not again then return refuse(id, execution, leased, tonumber(started), hold_us) end
+    if not again then return refuse(id, execution, leased, started, hold_us) end
     if not leased then return 1 end
   end
   if dependents and how ~= 'bare' and call('EXISTS', key .. ':dependents') == 1 then return 2 end
-  if job[1] and not again and hear(program, tonumber(started)) then return put_off(id, execution, hold_us) end -- if with_breaker
-  if not job[1] and call('ZSCORE', RUNNING, member) then hear('', tonumber(started)) end -- if with_breaker
+  if job[1] and not again and hear(program, started) then return put_off(id, execution, hold_us) end -- if with_breaker
+  if not job[1] and call('ZSCORE', RUNNING, member) then hear('', started) end -- if with_breaker
   local n = #members
   members[n + 1], gone[2 * n + 1], gone[2 * n + 2] = member, 'rq:execution:' .. member, 'rq:executions:' .. id
   if job[1] then -- else it was deleted while it ran

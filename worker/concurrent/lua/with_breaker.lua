@@ -26,8 +26,8 @@ local function oldest_masked(number)
   return tonumber(call('LINDEX', UNKNOWN, NEED - 1) or '')
 end
 
--- One end. `program` is its word, empty of a function and of what was stopped. Returns whether it is put off: while the breaker is
--- open, a program without an outcome is to run again.
+-- One end. `program` is its word, empty of a function and of what was stopped; `started` is in seconds, as text. Returns
+-- whether it is put off: while the breaker is open, a program without an outcome is to run again.
 local function hear(program, started)
   local broken = standing()
   local began = broken and math.floor(started * 1000000 + 0.5)
