@@ -18,7 +18,7 @@ from worker.outcomes import PROGRAM_OUTCOMES
 
 NEED, LAST, LEASE = 3, 6, 1000.0
 PUT_OFF = 3
-BROKEN_OFF = ("stopped", "deleted", "enqueued anew")
+BROKEN_OFF = ("stopped", "deleted", "enqueued again")
 
 
 class Queue:
@@ -97,7 +97,7 @@ class Queue:
             self.ended[id] = word
 
     def _break_off(self, id: str, execution: str, began: float, word: str) -> None:
-        """It was cancelled while it ran; or deleted, and perhaps enqueued anew."""
+        """It was cancelled while it ran; or deleted, and perhaps enqueued again."""
         if word == "stopped":
             row: tuple[Any, ...] = (id, execution, "", word, "", f"{began:.6f}", "", 0)
             assert self.faulty.run(self.commands.drop(row)) == 1
