@@ -32,14 +32,15 @@ _CONTROLLING, _UNLOCK, _PEER, _SIZE = 0x540E, 0x40045431, 0x5441, 0x5414
 _TERMINALS = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def serve(job: Job, header: dict[str, Any]) -> dict[str, Any]:
-    """Serve until the client hangs up."""
+def serve(job: Job, header: dict[str, Any], dismissed: int) -> dict[str, Any]:
+    """Serve until the client hangs up. `dismissed` is the process that was to be a program. It ends
+    by itself, and no command waits for that. It is 0 where there was none."""
     assert job.channel is not None  # noqa: S101
     job.place.furnish(header["limits"])
     image = header.get("image")
     if image and not image["filled"]:
         job.place.start_from(image, [])
-    desk = Desk(job, header)
+    desk = Desk(job, header, dismissed)
     desk.say({"ready": True})
     desk.furnish()  # while the client hears of it; no order is obeyed before
     desk.work()
@@ -50,8 +51,9 @@ def serve(job: Job, header: dict[str, Any]) -> dict[str, Any]:
 class Desk:
     """The desk of one init does what is asked of its session."""
 
-    def __init__(self, job: Job, header: dict[str, Any]) -> None:
+    def __init__(self, job: Job, header: dict[str, Any], dismissed: int) -> None:
         self._job, self._place, self._header = job, job.place, header
+        self._dismissed = dismissed  # until it is reaped; a command may have its number then
         assert job.channel is not None  # noqa: S101
         self._line = wire.at(job.channel)
         self._complaints: dict[int, int] = {}  # by process: where one that never began says why
@@ -154,6 +156,9 @@ class Desk:
 
     def _freeze(self, number: int) -> None:
         """Freeze what was written so far, for a fork. What runs could still write to it."""
+        if self._dismissed:
+            os.kill(self._dismissed, _signal.SIGKILL)
+            os.waitid(os.P_PID, self._dismissed, os.WEXITED | os.WNOWAIT)
         self._reap()
         try:
             if not self._alone():
@@ -250,6 +255,8 @@ class Desk:
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = found
+                if pid == self._dismissed:
+                    self._dismissed = 0
                 if (reason := self._complaints.pop(pid, None)) is None:
                     continue
                 said = b""

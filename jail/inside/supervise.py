@@ -85,11 +85,13 @@ def _run(
             within = job.evidence._replace(limit=header["limits"]["memory"])
             job = job._replace(evidence=within)
         if first and job.what in (CASES, COMMANDS):
-            _dismiss(first, waits=job.what == CASES)  # the first command does not wait for its end
+            _dismiss(first)
         if job.what == CASES:
+            if first:
+                os.waitpid(first.pid, 0)
             return cases.serve(job, header, given), []
         if job.what == COMMANDS:
-            return commands.serve(job, header), []
+            return commands.serve(job, header, first.pid if first else 0), []
         job.place.furnish(header["limits"])
         files.write(job.place, header["files"], given)
         for name in header["executable"]:
@@ -162,13 +164,11 @@ def _forked(place: Place) -> Running:
     return running
 
 
-def _dismiss(running: Running, waits: bool) -> None:
-    """End a clone that waits for an order, because none will come."""
+def _dismiss(running: Running) -> None:
+    """Let a clone that waits for an order end, because none will come."""
     running.line.close()
     for end in (*running.streams, running.complaint):
         os.close(end)
-    if waits:
-        os.waitpid(running.pid, 0)
 
 
 def _begin(running: Running, job: Job, number: int, stdin: bytes, marks: Sequence[int]) -> None:

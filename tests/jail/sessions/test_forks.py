@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import random
 import signal
 import tarfile
@@ -14,6 +15,7 @@ import pytest
 from jail.images.settings import ImageSettings
 from jail.images.store import ImageStore
 from jail.inside.levels import MOST
+from jail.models import CodeRequest
 from jail.sessions import (
     CommandRequest,
     LocalSessions,
@@ -23,10 +25,13 @@ from jail.sessions import (
     SessionTrouble,
     Terminal,
 )
+from jail.sessions.settings import SessionSettings
+from jail.sessions.shared import SharedSandbox
+from jail.settings import SandboxSettings
 from tests.jail.images.archives import Layer, oci
 from tests.jail.images.roots import base
 
-from .conftest import end_hubs, sessions_in
+from .conftest import IDLE, children_of, end_hubs, hub_in, sessions_in, until
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.in_turns("sessions")]
 IMAGES = ["", "task"]
@@ -130,6 +135,28 @@ async def test_a_fork_of_a_session_in_which_something_runs_is_copied(session: Se
         assert not await is_copied(again)
         assert (await again.stat("/tmp/large")).size == 8 << 20
         await end(again)
+
+
+async def test_a_program_that_was_prepared_and_not_needed_does_not_run_in_it(folder: Path) -> None:
+    """A hub that ran a program makes its next jails with a process that waits to be one. A session
+    has no use for it, and does not wait for its end."""
+    sandbox = SandboxSettings(sandbox_memory_mb=256)
+    kept = SessionSettings(local_sandboxes=str(folder), session_hub_idle=IDLE)
+
+    def prepared() -> list[int]:
+        servers = children_of(hub_in(folder))
+        inits = [init for server in servers for init in children_of(server)]
+        return [waiting for init in inits for waiting in children_of(init)]
+
+    await SharedSandbox(sandbox, kept).run(CodeRequest(code="print(1)"))
+    await until(prepared)
+    for waiting in prepared():
+        os.kill(waiting, signal.SIGSTOP)
+    session = await LocalSessions(sandbox, kept).open(SessionRequest())
+    await session.write("/tmp/large", b"x" * (8 << 20))
+    child = await fork(session)
+    assert not await is_copied(child)
+    await end(child, session)
 
 
 async def test_the_parent_keeps_its_limit_over_all_that_it_wrote(sessions: LocalSessions) -> None:
