@@ -15,6 +15,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
+from ground.complaint import Complaint
 from ground.redis.async_connection import AsyncConnection
 from ground.redis.connect import connect_async
 from ground.redis.url import RedisTarget
@@ -210,6 +211,7 @@ class GateWaiter:
     def __init__(self, gate: Gate, granted: Callable[[], object]) -> None:
         self._gate = gate
         self._granted = granted
+        self._complaint = Complaint(log, "waiting for a permit")
         self._waiting: asyncio.Task[Permit | None] | None = None
 
     @property
@@ -237,10 +239,13 @@ class GateWaiter:
 
     async def _wait(self) -> Permit | None:
         try:
-            return await self._gate.acquire()
+            permit = await self._gate.acquire()
         except GateError as failure:
-            log.warning("gate %r: %s", self._gate.name, failure)
+            self._complaint.of(failure)
             await asyncio.sleep(0.5)
             return None
+        else:
+            self._complaint.over()
+            return permit
         finally:
             asyncio.get_running_loop().call_soon(self._granted)

@@ -1,5 +1,6 @@
 """Jobs are claimed together with their permits: what waits, waits in the queue."""
 
+import asyncio
 import math
 import threading
 from typing import Any
@@ -10,7 +11,7 @@ from rq import Queue
 from ground.redis.connection import Connection
 from jail.fusion.client import SandboxFusion
 from jail.models import CodeRequest
-from limiter import Report, TokenBucket, existing_gate
+from limiter import GateUnavailable, Permit, Report, TokenBucket, existing_gate
 from limiter.commands import GateCommands
 from tests.harness import killing
 from tests.harness.servers import until, url_of
@@ -27,7 +28,7 @@ from tests.worker.concurrent.crew import (
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker.concurrent.commands import SCRIPTS, WorkCommands, read_claim
-from worker.concurrent.parking import standing
+from worker.concurrent.parking import GateWaiter, standing
 from worker.concurrent.running import HELD, LOST, PERMIT_LOST
 from worker.queue.code_queue import CodeQueue
 from worker.settings import WorkerSettings
@@ -59,6 +60,34 @@ async def test_a_worker_says_which_limit_is_in_force(real_redis, caplog) -> None
     gate = TokenBucket(real_redis, "code", limit=64)
     assert await standing(gate, 64) == "gate code (limit 2, paused)"
     assert "--gate-limit (or PENSTOCK_GATE_LIMIT) is 64, and only for a gate" in caplog.text
+
+
+async def test_a_worker_says_once_why_its_gate_does_not_answer_and_when_it_does(
+    real_redis, caplog, monkeypatch
+) -> None:
+    caplog.set_level("INFO", "penstock.worker")
+    gate, granted = TokenBucket(real_redis, "code", limit=1), asyncio.Event()
+    waiter = GateWaiter(gate, granted.set)
+
+    async def asked() -> Permit | None:
+        granted.clear()
+        waiter.join()
+        await granted.wait()
+        return waiter.take()
+
+    with monkeypatch.context() as during:
+
+        async def acquire(self: TokenBucket) -> Permit:
+            raise GateUnavailable("code", "port 7", "refused")
+
+        during.setattr(TokenBucket, "acquire", acquire)
+        assert [await asked(), await asked()] == [None, None]
+    permit = await asked()
+    assert permit is not None
+    permit.release()
+    first, end = (each.getMessage() for each in caplog.records)
+    assert first.startswith("waiting for a permit: gate 'code': Redis at port 7 could not be asked")
+    assert end.startswith("waiting for a permit: it works again, after ")
 
 
 def test_with_the_gate_paused_all_jobs_wait_in_the_queue_in_order(real_redis, queue) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Self
 from redis.exceptions import RedisError
 
 from ground import PenstockError
+from ground.complaint import Complaint
 from ground.redis.connect import AnyRedis
 from jail.sessions import LocalSessions
 from worker.e2b.boxes import OUR_ROOTS, Boxes
@@ -45,6 +46,7 @@ class Service:
         self._machines = Machines(redis, run, self._id, self._own, self._lease)
         self.fleet = Fleet(self._own(), self._machines, lifecycle.registry)
         self._reaper = Reaper(redis, settings=lifecycle.settings, ours=lifecycle.provider)
+        self._complaint = Complaint(log, "the registry does not follow this machine's sandboxes")
         self._tasks: list[asyncio.Task[Any]] = []
         self.leave = lifecycle.starting
 
@@ -84,6 +86,8 @@ class Service:
             living = [info async for info in self._sessions.list()]
             self._others = max(0, len(living) - self.registered.count)
         except (RedisError, OSError, PenstockError) as problem:
-            log.warning("the registry does not follow this machine's sandboxes: %s", problem)
+            self._complaint.of(problem)
         except Exception:  # nothing else does it: this goes on
             log.exception("the registry does not follow this machine's sandboxes")
+        else:
+            self._complaint.over()
