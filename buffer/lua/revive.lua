@@ -26,8 +26,8 @@ end
 
 return whole(function()
   if meta[1] == 'leased' then return 1 end
+  let_go(GID) -- before it is ready, as what gives it a time to live
   if CLOSED[meta[1]] then bring_back() end
-  let_go(GID)
   for _, index in ipairs({'kept', 'delivered', 'discarded', 'leased'}) do redis.call('ZREM', at(index), GID) end
   leave_quarantine(GID)
   redis.call('HDEL', meta_of(GID), 'closed', 'reason')

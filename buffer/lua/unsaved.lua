@@ -1,13 +1,16 @@
 -- unsaved.lua: groups that were trained on since the last checkpoint: they are kept until there is another.
 -- include: group_life.lua
 
--- A consumed group that no later line of versions can want again: it goes when `retain` is over.
+-- A consumed group that no later line of versions can want again: it goes when `retain` is over. One that was
+-- requeued meanwhile stays, and is no longer among these.
 local function let_go(gid)
   if not redis.call('ZSCORE', at('used'), gid) then return end
   local bytes = bytes_of(gid)
-  redis.call('ZADD', at('kept'), now + set.retain_ms, gid)
-  redis.call('PEXPIRE', meta_of(gid), math.max(set.retain_ms, set.late_ms))
-  redis.call('PEXPIRE', group_of(gid), set.retain_ms)
+  if redis.call('HGET', meta_of(gid), 'state') == 'consumed' then
+    redis.call('ZADD', at('kept'), now + set.retain_ms, gid)
+    redis.call('PEXPIRE', meta_of(gid), math.max(set.retain_ms, set.late_ms))
+    redis.call('PEXPIRE', group_of(gid), set.retain_ms)
+  end
   redis.call('ZREM', at('used'), gid)
   count('used_bytes', -bytes)
 end

@@ -649,6 +649,21 @@ async def test_a_batch_of_the_line_before_cannot_be_acknowledged(bench: Bench) -
     await again.aclose()
 
 
+async def test_a_requeued_group_that_no_checkpoint_holds_has_no_time_to_live(bench: Bench) -> None:
+    for n, slot in enumerate(await bench.buffer.admit(2)):
+        await fill(bench, slot, f"g{n}")
+    batch = await bench.buffer.take()
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    assert await bench.buffer.catalog.requeue("g0")
+    assert bench.redis.pttl(bench.key("group:g0:0")) == -1
+    assert bench.redis.pttl(bench.key("group:g0:0:meta")) == -1
+    held = (await bench.buffer.catalog.group("g1"), await bench.buffer.catalog.stats())
+    assert held[0] is not None
+    assert held[1]["used_bytes"] == held[0].bytes
+    assert not bench.redis.zscore(bench.key("kept"), "g0:0")
+
+
 async def test_saved_groups_are_kept_no_longer_than_retained_ones(bench: Bench) -> None:
     await bench.buffer.publish(11, saved=11)
     for n, slot in enumerate(await bench.buffer.admit(2)):
