@@ -211,7 +211,9 @@ class SessionLog:
         self._idle = int(self.settings.gateway_session_idle * 1000)
         self._tasks: dict[str, Task] = {}
         self._found: Recent[Session] = Recent(_MOST_FOUND)
-        self._ids: Recent[Ids] = Recent(self.settings.gateway_cache_bytes, lambda ids: 4 * len(ids))
+        self._ids: Recent[tuple[str, Ids]] = Recent(  # a call's fence, and its ids
+            self.settings.gateway_cache_bytes, lambda held: 4 * len(held[1])
+        )
         self._notes = Notes(self._link, self._lease)
 
     async def open(
@@ -296,15 +298,19 @@ class SessionLog:
                 return Join(int(rest[0]), int(rest[1]) / 1000)
             case "replay":
                 number, record, state, answer = rest
+                self._forget_other(session, int(number), as_text(record[1 : record.index(b" ")]))
                 call = call_of(int(number), record, as_text(state))
                 return Replay(call, zlib.decompress(answer) if answer else None)
         number, at, version, retry, *hits = rest
         self._notes.keep(session.root, session.sid, int(number), fence)
-        known = [as_text(hit) for hit in hits]
+        known = [as_text(hit).split() for hit in hits]
         foreign = next((n for n, hit in enumerate(known) if hit), len(known))
+        for hit in known:
+            if len(hit) > 1:
+                self._forget_other(session, int(hit[0]), hit[1])
         return Fresh(
             int(number), fence, int(at),
-            hits=tuple(int(hit) if hit.isdecimal() else None for hit in known),
+            hits=tuple(int(hit[0]) if len(hit) > 1 else None for hit in known),
             foreign=foreign, version=int(version) if as_text(version) else None,
             retry=int(retry),
         )  # fmt: skip
@@ -313,19 +319,19 @@ class SessionLog:
         """All ids of a done call: from this process's memory, else from Redis."""
         held = self._ids.use((session.root, session.sid, call))
         if held is not None:
-            return held
+            return held[1]
         parts: list[tuple[int, bytes]] = []
-        following = str(call)
+        following, fence = str(call), ""
         while following:
             reply = await self._link.run(_IDS, [session.root], [session.sid, following])
             if reply[0] is None:
                 raise CallLost(session.sid, call)
-            following = as_text(reply[0])
+            following, fence = as_text(reply[0]), fence or as_text(reply[1])
             parts += [
-                (int(keep), packed) for keep, packed in zip(reply[1::2], reply[2::2], strict=True)
+                (int(keep), packed) for keep, packed in zip(reply[2::2], reply[3::2], strict=True)
             ]
         ids = full_from(parts)
-        self._ids.put((session.root, session.sid, call), ids)
+        self._ids.put((session.root, session.sid, call), (fence, ids))
         return ids
 
     async def commit(
@@ -369,7 +375,7 @@ class SessionLog:
             if clean:  # its child has all of it
                 self._ids.drop((session.root, session.sid, call.parent))
             held = before[: call.keep] + call.delta + call.out
-            self._ids.put((session.root, session.sid, call.id), held)
+            self._ids.put((session.root, session.sid, call.id), (fence, held))
 
     async def joined(self, session: Session, call: int, wait: float) -> None:
         """Wait until the call is committed or given up, at most `wait` seconds."""
@@ -581,6 +587,14 @@ class SessionLog:
         """Note what is left to note, and close this loop's connections."""
         await self._notes.aclose()
         await self._link.aclose()
+
+    def _forget_other(self, session: Session, call: int, fence: str) -> None:
+        """Forget the ids of a call of this number with another fence. Redis lost that one, or it is
+        of an earlier session of this name."""
+        where = (session.root, session.sid, call)
+        held = self._ids.get(where)
+        if held is not None and held[0] != fence:
+            self._ids.drop(where)
 
     async def _rung(self, session: Session, what: str, wait: float) -> None:
         """Wait for a bell of the session."""

@@ -3,7 +3,8 @@
 -- ARGV   sid fence lease_ms digest retry(1 or 0) key waited live most_bytes, then for each hash: hash
 -- REPLY  {unknown} | {over, state} | {spent, what, limit} | {reused} | {join, call, ms} |
 --        {replay, call, record, state, answer} |
---        {fresh, call, clock, version, the call that it is a retry of or 0, then per hash: its call, `first`, or empty}
+--        {fresh, call, clock, version, the call that it is a retry of or 0, then per hash:
+--         its call and that call's fence, `first`, or empty}
 -- include: clock.lua
 -- include: session.lua
 -- include: epoch.lua
@@ -20,7 +21,7 @@ local function fresh(id, retry)
   if #fields == 0 then return reply end
   local hits, parent = redis.call('HMGET', index, unpack(fields)), ''
   for i, hit in ipairs(hits) do
-    local found = hit and string.match(hit, '%d+')
+    local found = hit
     if not found and redis.call('HEXISTS', index, 'f' .. string.sub(fields[i], 2)) == 1 then found = 'first' end
     reply[#reply + 1] = found or ''
   end
@@ -77,7 +78,8 @@ if id == 1 then
 end
 local reply, parent = fresh(id, retry and earlier or '0'), ''
 for i = 6, #reply do
-  if tonumber(reply[i]) then parent = reply[i] break end
+  parent = string.match(reply[i], '^%d+') or ''
+  if parent ~= '' then break end
 end
 redis.call('HSET', calls, id, string.format('o%s %s %s %d ', FENCE, parent, reply[5], clock) .. DIGEST)
 set_state(SID, id, LIVE == '1' and 'O' or 'o')

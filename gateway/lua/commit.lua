@@ -35,9 +35,9 @@ end
 if REACHED ~= '' then
   -- Of two equal conversations the one is meant that was continued, else the newest.
   local other = redis.call('HGET', index, 'h' .. REACHED)
-  local at = 2 * ((other or 1) - 1) + 1
+  local at = other and 2 * (string.match(other, '%d+') - 1) + 1
   if not other or redis.call('GETRANGE', of(SID, ':states'), at, at) ~= 'c' then
-    redis.call('HSET', index, 'h' .. REACHED, CALL)
+    redis.call('HSET', index, 'h' .. REACHED, CALL .. ' ' .. FENCE)
   end
 end
 if ANSWER ~= '' then redis.call('SET', of(SID, ':answer:' .. CALL), ANSWER, 'PX', ANSWER_MS) end

@@ -400,6 +400,19 @@ async def test_ids_are_the_same_from_memory_and_from_redis(bench: Bench) -> None
     assert list(held) == [1, 1, 10, 1, 3, 10, 11, 12]
 
 
+async def test_ids_of_an_earlier_session_with_the_same_uid_are_no_prompt(bench: Bench) -> None:
+    session, other = await bench.open(), bench.another()
+    await one_turn(bench.log, session, out=ids_of([66, 66, 66]))
+    await bench.log.finalize(session, 1.0)
+    bench.redis.delete(session.key())  # the time is over for which it answers a repeat
+    assert (await other.open("math", "u1", "i1")).session == session
+    await one_turn(other, session)
+    begun = await bench.log.begin(session, asked(2, (1).to_bytes(16)))
+    assert isinstance(begun, Fresh)
+    assert begun.hits == (1,)
+    assert await bench.log.ids(session, 1) == await other.ids(session, 1)
+
+
 async def test_a_lost_reply_to_a_begin_or_a_commit_changes_nothing(
     bench: Bench, monkeypatch: Any
 ) -> None:
