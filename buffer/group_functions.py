@@ -85,6 +85,6 @@ def reason_of(failure: BaseException) -> str:
         said = str(failure)
     except BaseException as broken:  # noqa: BLE001 - a user's exception is a user's code too
         said = f"its text fails with {type(broken).__name__}"
-    return (said if isinstance(failure, FunctionFailed) else f"{type(failure).__name__}: {said}")[
-        :1000
-    ]
+    if not isinstance(failure, FunctionFailed):
+        said = f"{type(failure).__name__}: {said}"
+    return said[:1000].encode(errors="backslashreplace").decode()  # it may quote half a pair

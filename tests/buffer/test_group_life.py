@@ -581,9 +581,16 @@ class _Speechless(BaseException):
         raise ValueError("no words")
 
 
+class _QuotesHalfAPair(Exception):
+    def __str__(self) -> str:
+        return "cannot parse \ud83d"
+
+
 @pytest.mark.parametrize(
-    "failure", [asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, SystemExit, _Speechless]
-)
+    "failure",
+    [asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, SystemExit, _Speechless,
+     _QuotesHalfAPair],
+)  # fmt: skip
 @pytest.mark.parametrize("name", ["normalize_group_data", "is_valid_group"])
 async def test_whatever_a_function_raises_concerns_only_its_group(
     make: Make, name: str, failure: type[BaseException]
