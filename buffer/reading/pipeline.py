@@ -34,6 +34,7 @@ from buffer.group_functions import (
     reason_of,
 )
 from buffer.settings import TaskConfig
+from buffer.spans import mask
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Handling:
     fate: Fate
     items: list[Item]
     reason: str = ""
+    masked: int = 0  # tokens that are too old to train on
 
 
 UNASKED = Handling("unasked", [])
@@ -91,9 +93,12 @@ class Pipeline:
         """A custom is_valid_group's word on open groups."""
         return await self._each(self._judged, [(group,) for group in groups])
 
-    async def process(self, groups: list[tuple[Any, list[Item], bool]]) -> list[Handling]:
-        """Finished groups as they are delivered; the flag says that validity is settled."""
-        return await self._each(self._processed, groups)
+    async def process(
+        self, groups: list[tuple[Any, list[Item], bool]], oldest: int | None
+    ) -> list[Handling]:
+        """Finished groups as they are delivered; the flag says that validity is settled. Tokens of
+        versions before `oldest` are masked."""
+        return await self._each(self._processed, [(*group, oldest) for group in groups])
 
     async def meta_info(self, raw: dict[Any, list[Item]]) -> dict[str, Any]:
         """A custom function's meta-information; empty with a logged reason where it fails."""
@@ -135,7 +140,9 @@ class Pipeline:
             return Handling("open", [])
         return Handling("delivered", []) if valid else self._invalid(group[1])
 
-    def _processed(self, instance_id: Any, items: list[Item], settled: bool) -> Handling:
+    def _processed(
+        self, instance_id: Any, items: list[Item], settled: bool, oldest: int | None
+    ) -> Handling:
         if not settled:
             valid, finished = self._validity((instance_id, items))
             if not (valid and finished):
@@ -150,7 +157,7 @@ class Pipeline:
             )
         if self.functions.custom:
             json.dumps(out, allow_nan=False)  # what is stored was JSON; this came from elsewhere
-        return Handling("delivered", out)
+        return Handling("delivered", out, masked=0 if oldest is None else mask(out, oldest))
 
     def _too_few(self, n: int) -> str:
         if self.config.dialect == "v1":

@@ -12,7 +12,6 @@ from buffer.reading.pipeline import Pipeline
 from buffer.reading.raw_groups import RawGroups
 from buffer.reading.taking import Taking
 from buffer.settings import TaskConfig
-from buffer.spans import mask
 from buffer.task import Task
 from ground.tasks import cancellations, heed_cancellation
 
@@ -58,7 +57,8 @@ class Reader:
         ids = await self._raw.instance_ids(gids)
         raw = await self._raw.items(gids)
         verdicts = await pipeline.process(
-            [(instance_id, items, True) for instance_id, items in zip(ids, raw, strict=True)]
+            [(instance_id, items, True) for instance_id, items in zip(ids, raw, strict=True)],
+            int(found[5]) if found[5] else None,
         )
         starts = await self._raw.starts(gids)
         delivered = [
@@ -73,9 +73,6 @@ class Reader:
         if not found[4]:
             return Batch(receipt, groups, json.loads(found[1]), figures)
         version = int(found[4])
-        if found[5]:
-            for _, items in groups:
-                mask(items, int(found[5]))
         ages = tuple(version - start for _, _, start in delivered if start is not None)
         return Batch(receipt, groups, json.loads(found[1]), figures, version, ages)
 

@@ -17,7 +17,6 @@ from buffer.default_functions import Item
 from buffer.errors import LeaseLost
 from buffer.reading.pipeline import Handling, Pipeline
 from buffer.reading.raw_groups import RawGroups
-from buffer.spans import mask
 from buffer.task import Task
 from ground.lua import chunks
 
@@ -119,7 +118,7 @@ class Taking:
         raw = await self._raw.items([group.gid.encode() for group in claimed])
         verdicts = await self._pipeline.process(
             [(group.instance_id, items, group.settled)
-             for group, items in zip(claimed, raw, strict=True)]
+             for group, items in zip(claimed, raw, strict=True)], self._oldest
         )  # fmt: skip
         for group, verdict in zip(claimed, verdicts, strict=True):
             if verdict.fate == "delivered":
@@ -128,8 +127,7 @@ class Taking:
                     self._room -= group.bytes
                 if group.start is not None:
                     self._starts.append(group.start)
-                if self._oldest is not None:
-                    self._masked += mask(verdict.items, self._oldest)
+                self._masked += verdict.masked
         await self._settle(claimed, verdicts)
         return all(verdict.fate != "unasked" for verdict in verdicts)
 

@@ -20,6 +20,7 @@ from buffer import (
     TaskConfig,
     TrainerReplaced,
 )
+from buffer.group_functions import GroupFunctions
 from ground import SettingError
 from tests.buffer.conftest import Bench, item
 
@@ -334,6 +335,27 @@ async def test_masked_groups_say_from_which_token_they_are_trained(bench: Bench)
     assert [one["train_from"] for one in batch.items] == [12, None]
     assert (await bench.buffer.catalog.stats())["masked_tokens"] == 7
     assert await bench.buffer.fetch(batch.receipt) == batch
+
+
+@pytest.mark.parametrize("versions", ["all"])
+async def test_a_function_that_spoils_versions_harms_its_group_alone(
+    make: Callable[..., Bench], versions: Any
+) -> None:
+    def normalize(group: Any) -> Any:
+        if group[0] == "bad":
+            group[1][0]["versions"] = versions
+        return group
+
+    bench = make(group_size=2, functions=GroupFunctions(normalize_group_data=normalize))
+    await bench.buffer.set_policy(Policy(groups_per_version=2, max_age=2, when_old="mask"))
+    await bench.buffer.publish(12)
+    await bench.fill("bad", [1, 0])
+    await bench.fill("good", [1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == ["good"]
+    (found,) = await bench.buffer.catalog.quarantined()
+    assert "versions" in found.reason
 
 
 async def test_a_trainer_that_was_replaced_is_refused(bench: Bench) -> None:
