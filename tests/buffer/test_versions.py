@@ -337,7 +337,7 @@ async def test_masked_groups_say_from_which_token_they_are_trained(bench: Bench)
     assert await bench.buffer.fetch(batch.receipt) == batch
 
 
-@pytest.mark.parametrize("versions", ["all"])
+@pytest.mark.parametrize("versions", ["all", [[2**31, 9]] * 2])
 async def test_a_function_that_spoils_versions_harms_its_group_alone(
     make: Callable[..., Bench], versions: Any
 ) -> None:
@@ -387,6 +387,7 @@ async def test_a_version_is_an_integer(bench: Bench, wrong: Any) -> None:
         {"versions": [[-1, 3]]},
         {"versions": "12"},
         {"versions": [[3, math.inf]]},
+        {"versions": [[[2**31, 3]], [[1, 3]]]},
         {"version_start": 2**40},
     ],
 )
