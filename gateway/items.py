@@ -34,8 +34,9 @@ def item_of(
 
 
 def rows_in(item: Mapping[str, Any]) -> list[tuple[Row, float | None]]:
-    """The rows of an item, each with its reward. What the task's policy masks is masked, and all of
-    a trajectory that its loop masked. An item of text alone has no rows."""
+    """The rows of an item, each with its reward. What the task's policy masks is masked, all of a
+    trajectory that its loop masked, and a row without a reward. An item of text alone has no
+    rows."""
     if "rows" not in item:
         return []
     found = []
@@ -48,16 +49,16 @@ def rows_in(item: Mapping[str, Any]) -> list[tuple[Row, float | None]]:
         mask = spread(said["mask"])
         for first, end in ranges:
             mask[first:end] = [0] * len(mask[first:end])
-        cause = said.get("cause", "")
-        if failed and not cause:
-            cause, mask = failed, [0] * len(mask)
+        cause, reward = said.get("cause", ""), said.get("reward", item.get("reward"))
+        if not cause and (failed or reward is None):
+            cause, mask = failed or "no_reward", [0] * len(mask)
         row = Row(
             from_json(said["tokens"]), said["response_length"], runs(mask),
             from_json(said["logprobs"]), tuple((n, version) for n, version in versions),
             tuple((n, begin, end, finish) for n, begin, end, finish in said["calls"]),
             bool(cause), cause,
         )  # fmt: skip
-        found.append((row, said.get("reward", item.get("reward"))))
+        found.append((row, reward))
     return found
 
 

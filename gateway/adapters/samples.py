@@ -17,8 +17,9 @@ def samples_of(
     """A sample per row. All have one `rollout_id`, so the loss counts the trajectory once.
 
     `group` and `rollout` number the prompt and the trajectory. The response's text is empty: a row
-    has ids. A row that is masked has `remove_sample`, and the cause in its `metadata`. Its calls
-    are there too, and `version_spans`: [begin, end, version] of sampled tokens in `tokens`.
+    has ids. A row that is masked has `remove_sample`, and the cause in its `metadata`; one
+    without a reward is masked, and has 0.0. Its calls are there too, and `version_spans`: [begin,
+    end, version] of sampled tokens in `tokens`.
     """
     made = []
     for row, reward in rows_in(item):

@@ -96,12 +96,15 @@ async def test_an_output_of_verl_is_its_row(
         assert one.response_mask == [0] * len(one.response_ids), "its context was cut"
 
 
-def masked_item() -> dict[str, Any]:
-    call = Call(
-        1, delta=ids_of([1]), out=ids_of([2, 3]), lps=floats_of([-1, -1]), spans=((2, -2),),
+def one_call(number: int) -> Call:
+    return Call(
+        number, delta=ids_of([1]), out=ids_of([2, 3]), lps=floats_of([-1, -1]), spans=((2, -2),),
         sent=Sent.WHOLE, req_digest=b"." * 16,
     )  # fmt: skip
-    return item_of(FACTS, rows_of(Log({1: call}, hole=True)), 1.0, {}, {})
+
+
+def masked_item() -> dict[str, Any]:
+    return item_of(FACTS, rows_of(Log({1: one_call(1)}, hole=True)), 1.0, {}, {})
 
 
 def test_a_masked_session_is_removed_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +115,20 @@ def test_a_masked_session_is_removed_and_says_why(monkeypatch: pytest.MonkeyPatc
     (output,) = outputs_of(masked_item())
     assert output.extra_fields["traj_masked"] is True
     assert output.response_mask == [0, 0]
+
+
+def test_a_row_without_a_reward_is_masked_and_never_trained_as_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put_in_place(monkeypatch, "verl", False)
+    rows = rows_of(Log({1: one_call(1), 2: one_call(2)}))
+    item = item_of(FACTS, rows, None, {2: 0.0}, {})
+    unknown, known = samples_of(Sample, item, group=0, rollout=0)
+    assert (unknown.remove_sample, unknown.loss_mask) == (True, [0, 0])
+    assert unknown.metadata["cause"] == "no_reward"
+    assert (known.remove_sample, known.loss_mask, known.reward) == (False, [1, 1], 0.0)
+    (output,) = outputs_of(item_of(FACTS, rows_of(Log({1: one_call(1)})), None, {}, {}))
+    assert (output.response_mask, output.extra_fields["cause"]) == ([0, 0], "no_reward")
 
 
 def test_a_session_without_a_row_is_no_sample() -> None:
