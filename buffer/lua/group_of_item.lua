@@ -45,6 +45,7 @@ local function next_round(group)
   local number = string.format('%d', group.number + 1)
   redis.call('HSET', at('rounds'), group.id, number)
   local following = round_of(group.id, number)
+  following.before = group.gid
   following.follows = tonumber(number) < LAST_ROUND
   return following
 end

@@ -556,6 +556,15 @@ async def test_a_repeat_of_the_pass_before_is_stored_once(bench: Bench) -> None:
     assert [g.round for g in await bench.buffer.catalog.groups("open")] == [1]
 
 
+async def test_a_repeat_that_comes_with_what_opened_the_next_round_is_stored_once(
+    make: Make,
+) -> None:
+    bench = make(group_size=2)
+    await bench.buffer.write(item("a", "u0"))
+    outcomes = await bench.buffer.write_many([item("a", f"u{n}", n) for n in (1, 2, 0)])
+    assert outcomes == [Outcome.STORED, Outcome.STORED, Outcome.REPEATED]
+
+
 async def test_a_pass_is_whole_long_after_its_items_are_gone(make: Make) -> None:
     bench = make(retain=1)
     await bench.fill("a", [1, 0, 1, 0])
