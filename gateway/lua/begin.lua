@@ -25,8 +25,9 @@ local function fresh(id, retry)
     if not found and redis.call('HEXISTS', index, 'f' .. string.sub(fields[i], 2)) == 1 then found = 'first' end
     reply[#reply + 1] = found or ''
   end
-  -- Its last answer is unknown here. If the server has begun another life since, it may have lost it.
-  if reply[6] == '' and seq > 0 and epoch() ~= s[8] then redis.call('HSET', of(SID, ''), 'hole', 1) end
+  -- Its last answer is unknown here. If the server has begun another life since, it may have lost it,
+  -- be it the session's first.
+  if (reply[6] == '' or seq == 0 and reply[6]) and epoch() ~= s[8] then redis.call('HSET', of(SID, ''), 'hole', 1) end
   return reply
 end
 

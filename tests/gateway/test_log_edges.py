@@ -487,6 +487,19 @@ async def test_a_key_finds_its_session_from_any_process(bench: Bench) -> None:
         await bench.log.find("sk-guess")
 
 
+async def test_a_first_turn_that_redis_lost_is_a_hole(bench: Bench) -> None:
+    session = await bench.open()
+    before = {key: bench.redis.dump(key) for key in bench.redis.keys("*")}
+    await one_turn(bench.log, session)
+    bench.redis.flushdb()  # its machine dies, and what was written in the last second is gone
+    for key, value in before.items():
+        bench.redis.restore(key, 0, value)
+    bench.redis.hset(session.key(), "epoch", "the life before")
+    goes_on = await bench.another().begin(session, asked(2, (1).to_bytes(16)))
+    assert isinstance(goes_on, Fresh)
+    assert (await bench.log.read(session)).hole
+
+
 async def test_an_idle_session_is_put_as_lost(bench: Bench) -> None:
     session, busy = await bench.open("u1"), await bench.open("u2", "i2")
     await one_turn(bench.log, session)
