@@ -156,13 +156,25 @@ def instance_key(instance_id: object) -> str:
     return key
 
 
+def round_key(number: object) -> str:
+    """The number of a round in keys; empty for none."""
+    if number is None:
+        return ""
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)  # 3.0 is an integer to JSON
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < HIGHEST_ROUND:
+        raise ItemRefused("round_number must be an integer from 0 up")
+    return str(number)
+
+
 def _entry(item: dict[str, Any], text: str, max_bytes: int, *, packed: bool = True) -> Entry:
     if item.get("instance_id") is None:
         raise ItemRefused("the item has no instance_id")
     if (_has_many(text, "[") or _has_many(text, "{")) and _deeper(item, DEEPEST):
         raise ItemRefused(f"the item is nested too deeply: more than {DEEPEST} levels")
     key = instance_key(item["instance_id"])
-    reward, number = _reward(item), _round(item)
+    # The top level only: inside `extra_info`, upstream's round_number counts turns.
+    reward, number = _reward(item), round_key(item.get("round_number"))
     uid, text = _uid(item, text)
     text = _traced(item, text)
     try:
@@ -217,18 +229,6 @@ def _uid(item: dict[str, Any], text: str) -> tuple[str, str]:
     if len(str(uid)) > LONGEST_ID:
         raise ItemRefused(f"uid is longer than {LONGEST_ID} characters")
     return str(uid), text
-
-
-def _round(item: dict[str, Any]) -> str:
-    """The top level only: inside `extra_info`, upstream's round_number counts turns."""
-    number = item.get("round_number")
-    if number is None:
-        return ""
-    if isinstance(number, float) and number.is_integer():
-        number = int(number)  # 3.0 is an integer to JSON
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < HIGHEST_ROUND:
-        raise ItemRefused("round_number must be an integer from 0 up")
-    return str(number)
 
 
 def _reward(item: dict[str, Any]) -> str:

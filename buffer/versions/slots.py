@@ -15,7 +15,7 @@ from typing import Any
 
 from buffer.default_functions import Item
 from buffer.errors import ItemRefused, SlotLost
-from buffer.item import Entry, entry_of, instance_key
+from buffer.item import Entry, entry_of, instance_key, round_key
 from buffer.link import deadline_in
 from buffer.task import Task
 from ground.lua import chunks
@@ -255,8 +255,8 @@ class _Keeper:
 
 
 def _wish(wish: Wish) -> tuple[str, str, str]:
-    instance, number = wish if isinstance(wish, tuple) else (wish, "")
-    return json.dumps(instance, ensure_ascii=False), instance_key(instance), str(number)
+    instance, number = wish if isinstance(wish, tuple) else (wish, None)
+    return json.dumps(instance, ensure_ascii=False), instance_key(instance), round_key(number)
 
 
 def _parked(item: Item, number: str, max_bytes: int) -> list[Any]:

@@ -5,6 +5,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,13 @@ async def test_a_slot_parks_items_of_one_instance(bench: Bench) -> None:
     assert (await bench.buffer.versions()).outstanding == {0: 1}
     await slot.park(parts[:1])
     assert (await bench.buffer.versions()).outstanding == {1: 1}
+
+
+@pytest.mark.parametrize("number", [-1, True, 0.5, "0", 2**53])
+async def test_a_slot_is_for_a_round_from_0_up(bench: Bench, number: Any) -> None:
+    with pytest.raises(ItemRefused, match="round_number must be an integer from 0 up"):
+        await bench.buffer.admit(1, instances=[("a", number)])
+    assert (await bench.buffer.versions()).outstanding == {}
 
 
 async def test_a_slot_whose_parking_was_refused_is_still_renewed(bench: Bench) -> None:
