@@ -67,7 +67,7 @@ class KeptSession:
         self._starting: dict[int, tuple[asyncio.Future[Streams], Ends | None, dict[str, Any]]] = {}
         self._running: dict[int, Streams] = {}
         self._ended: Recent[Streams] = Recent(_REMEMBERED)
-        self._concluding: set[asyncio.Task[None]] = set()
+        self._killing: set[asyncio.Task[None]] = set()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._line = InitLine(self._hear, self.gone)
 
@@ -134,8 +134,7 @@ class KeptSession:
         for streams in [*self._running.values(), *self._ended.values()]:
             if streams.exit is None:
                 self._conclude(streams, self._exit_of(streams, {"status": 9}, "session_ended"))
-            else:
-                streams.drop()
+            streams.drop()
         self.over.set()
         self._on_end()
 
@@ -159,8 +158,6 @@ class KeptSession:
             if not done:
                 self._ending.cancel()  # which kills its init
         await self.over.wait()
-        if self._concluding:
-            await asyncio.wait(self._concluding)
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -288,8 +285,8 @@ class KeptSession:
         if streams.exit is None:
             streams.killed_for = streams.killed_for or why
             task = self._loop.create_task(self._signalled(streams.pid, signal.SIGKILL))
-            self._concluding.add(task)
-            task.add_done_callback(self._concluding.discard)
+            self._killing.add(task)
+            task.add_done_callback(self._killing.discard)
 
     async def _signalled(self, pid: int, number: int) -> None:
         with contextlib.suppress(SessionGone):
@@ -311,14 +308,7 @@ class KeptSession:
         self._running.pop(streams.pid, None)
         if "argv" in streams.about:
             self._ended.put(streams.pid, streams)
-        task = self._loop.create_task(self._concluded(streams, end))
-        self._concluding.add(task)
-        task.add_done_callback(self._concluding.discard)
-
-    async def _concluded(self, streams: Streams, end: dict[str, Any]) -> None:
-        await streams.conclude(end)
-        if end["why"] == "session_ended":
-            streams.drop()
+        streams.conclude(end)
 
     def find(self, which: int | str, *, ended: bool = False) -> Streams:
         """Find a command by its number or tag; the last one that has it. Raises `ProcessGone`."""

@@ -95,7 +95,6 @@ class Streams:
         self._input_over = False
         self._listeners: set[asyncio.StreamWriter] = set()
         self._slow: asyncio.Task[None] | None = None
-        self._ending = asyncio.Event()  # set while its own process has just ended
 
     def take(self, ours: dict[str, int], into: int | None) -> None:
         """Serve these streams from now on."""
@@ -155,9 +154,7 @@ class Streams:
     async def _until_drained(self) -> None:
         try:
             if not self._listeners:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_PAUSE):
-                        await self._ending.wait()
+                await asyncio.sleep(_PAUSE)
             for writer in list(self._listeners):
                 with contextlib.suppress(ConnectionError):  # it has hung up
                     await writer.drain()
@@ -223,15 +220,12 @@ class Streams:
 
     # Its end.
 
-    async def conclude(self, end: dict[str, Any]) -> None:
+    def conclude(self, end: dict[str, Any]) -> None:
         """The command's own process has ended: pass on what it wrote until now, then how it
-        ended."""
+        ended. A listener that reads slowly, or no more, is not waited for: the rest fits in a pipe.
+        """
         if self.timer:
             self.timer.cancel()
-        self._ending.set()
-        while self._slow is not None:
-            await asyncio.wait([self._slow])
-        self._ending.clear()
         for name in list(self._ours):
             self._pass_on_rest(name)
         self.exit = end

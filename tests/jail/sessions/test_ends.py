@@ -92,6 +92,21 @@ async def test_an_end_leaves_nothing(in_namespaces):
     await process.close()
 
 
+async def test_neither_an_exit_nor_an_end_waits_for_a_caller_that_reads_no_more(in_namespaces):
+    session = await in_namespaces.open(SessionRequest())
+    floods = [await session.start(CommandRequest(["yes"])) for _ in range(2)]
+    heard = await session.attach(floods[0].pid)
+    await session.signal(heard.pid, signal.SIGKILL)
+    async with asyncio.timeout(WITHIN):
+        assert (await heard.wait()).signal == signal.SIGKILL
+        await session.end()
+    for flood, why in zip(floods, ("", "session_ended"), strict=True):
+        ends = [event.why async for event in flood.events() if isinstance(event, Exit)]
+        assert ends == [why], "its end is said once"
+        await flood.close()
+    await heard.close()
+
+
 @pytest.mark.parametrize("limit", [{"ttl": 0.3}, {"idle": 0.3}])
 async def test_a_time_limit_ends_it_and_all_in_it(in_namespaces, limit):
     session = await in_namespaces.open(SessionRequest(**limit))

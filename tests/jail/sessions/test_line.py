@@ -89,11 +89,6 @@ async def test_it_is_closed_where_the_caller_goes_in_that_moment(
     line.close()
 
 
-async def concluded(kept: KeptSession) -> None:
-    while kept._concluding:
-        await asyncio.wait(kept._concluding)
-
-
 async def test_a_terminal_that_the_kernel_dropped_ends_its_call_and_its_command() -> None:
     about = {"name": "mine", "ttl": 600.0, "idle": None}
     kept = KeptSession(about, "ns", Limits(), None)
@@ -103,10 +98,9 @@ async def test_a_terminal_that_the_kernel_dropped_ends_its_call_and_its_command(
     kept._hear({"started": 1, "pid": 7}, [])
     with pytest.raises(SessionTrouble, match="too many files open"):
         await starting
-    await concluded(kept)
+    await asyncio.gather(*kept._killing)
     assert json.loads(kept._line.theirs.recv(1000)) == {"signal": 7, "number": signal.SIGKILL}
     kept._hear({"ended": 7, "status": signal.SIGKILL}, [])
-    await concluded(kept)
     kept._line.close()
 
 
