@@ -7,11 +7,12 @@ A training step takes the groups of its batch from the buffer. Each trajectory i
 one per row, with one `rollout_id`.
 """
 
+import contextlib
 import logging
 from importlib import import_module
 from typing import Any
 
-from buffer import RolloutBuffer, SyncRolloutBuffer, TaskConfig
+from buffer import Batch, LeaseLost, RolloutBuffer, SyncRolloutBuffer, TaskConfig
 from buffer.settings import LONGEST
 from gateway.adapters.samples import Group, groups_of, normalized
 from ground import SettingError
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _TASK = "gateway"
 _WAIT = 30.0
+_LEASE = 120.0  # seconds after which the groups of a trainer that was killed come back
 _readers: dict[str, "Reader"] = {}
 
 
@@ -40,20 +42,31 @@ class Reader:
         ).sync
         self._sample: Any = import_module("slime.utils.types").Sample
         self._taken = 0
+        self._held: list[tuple[Batch, list[Group]]] = []  # of a step that is not whole yet
 
     def take(self, groups: int) -> list[Group]:
-        """Take so many groups. They count as trained on; under a policy a trainer that begins again
-        at an older version gets them once more."""
-        found: list[Group] = []
-        while len(found) < groups:
-            batch = self._buffer.take(groups - len(found), wait=_WAIT)
+        """Take so many groups. They count as trained on once all are here. Under a policy a trainer
+        that begins again at an older version gets them once more."""
+        while (has := sum(len(made) for _, made in self._held)) < groups:
+            self._held = [held for held in self._held if self._extended(held[0])]
+            batch = self._buffer.take(groups - has, wait=_WAIT, lease=_LEASE)
             if batch is None:
-                log.warning("no finished group yet", extra={"has": len(found), "of": groups})
+                log.warning("no finished group yet", extra={"has": has, "of": groups})
                 continue
-            self._buffer.ack(batch)
-            found += groups_of(self._sample, batch.groups, self._taken)
+            self._held.append((batch, groups_of(self._sample, batch.groups, self._taken)))
             self._taken += sum(len(items) for _, items in batch.groups)
+        for batch, _ in self._held:
+            with contextlib.suppress(LeaseLost):  # another one may have them too
+                self._buffer.ack(batch)
+        found, self._held = [group for _, made in self._held for group in made], []
         return found
+
+    def _extended(self, batch: Batch) -> bool:
+        try:
+            self._buffer.extend(batch, _LEASE)
+        except LeaseLost:
+            return False
+        return True
 
 
 def task_of(args: Any) -> str:

@@ -1,5 +1,6 @@
 """Rows as trainers have them, with stand-ins of their types, and with their own where these are."""
 
+import itertools
 import random
 import sys
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from gateway.items import item_of, rows_in
 from gateway.log import SessionLog
 from gateway.packing import floats_of, ids_of, spread
 from gateway.training_rows import Log, Rows, rows_of
+from ground import RedisUnavailable
 from tests.gateway.agents import STEPS, Agent, How, MemoryLog, World
 from tests.gateway.trainers import SOURCES, Sample, install
 from tests.gateway.turns import one_turn
@@ -189,6 +191,47 @@ def test_slime_takes_a_step_of_groups(
     with pytest.raises(ValueError, match="do not evaluate"):
         slime.generate_rollout(two_groups, 0, None, evaluation=True)
     slime._readers["gateway"]._buffer.close()
+
+
+def test_slime_gives_no_group_away_before_its_step_is_whole(
+    two_groups: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in_place(monkeypatch, "slime", False)
+    reader = slime.Reader(two_groups)
+    take, calls = reader._buffer.take, itertools.count()
+
+    def fails_then(groups: int, **more: Any) -> Any:
+        if next(calls) == 1:
+            raise RedisUnavailable("away")
+        return take(1, **more)
+
+    monkeypatch.setattr(reader._buffer, "take", fails_then)
+    with pytest.raises(RedisUnavailable):
+        reader.take(2)
+    assert len(reader._buffer.catalog.groups("leased")) == 1
+    assert len({one.group_index for one in flat(reader.take(2))}) == 2
+    reader._buffer.close()
+
+
+async def test_miles_gives_no_group_away_before_its_step_is_whole(
+    two_groups: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in_place(monkeypatch, "miles", False)
+    rollouts = miles.Rollouts(SimpleNamespace(args=two_groups))
+    take, calls = rollouts._buffer.take, itertools.count()
+
+    async def fails_then(groups: int, **more: Any) -> Any:
+        if next(calls) == 1:
+            raise RedisUnavailable("away")
+        return await take(1, **more)
+
+    monkeypatch.setattr(rollouts._buffer, "take", fails_then)
+    step = SimpleNamespace(evaluation=False)
+    with pytest.raises(RedisUnavailable):
+        await rollouts(step)
+    assert len(await rollouts._buffer.catalog.groups("leased")) == 1
+    assert len({one.group_index for one in flat((await rollouts(step)).samples)}) == 2
+    await rollouts._buffer.aclose()
 
 
 async def test_miles_takes_a_step_of_groups(
