@@ -27,6 +27,7 @@ from packaging.version import Version
 from tests.harness import patient
 from tests.worker.e2b.serving import E2bServer
 from worker.e2b.boxes import moment
+from worker.e2b.wire import parsed
 
 try:
     from e2b import FileNotFoundException
@@ -249,6 +250,16 @@ def test_a_repeated_create_makes_one_sandbox(server):
 def test_more_metadata_than_a_list_can_show_is_refused(server):
     with pytest.raises(SandboxException, match="metadata has more than"):
         Sandbox.create(metadata={"a": "x" * 20_000}, **server.options)
+
+
+def test_metadata_that_no_answer_can_say_is_refused_and_breaks_no_list(server):
+    headers = {"x-api-key": server.options["api_key"], "content-type": "application/json"}
+    for half in (b"\\ud83d", b"\\uDE00", b"\xed\xa0\xbd"):
+        asked = b'{"templateID": "base", "metadata": {"a": "%s"}}' % half
+        answer = patient.post(f"{server.url}/sandboxes", headers=headers, content=asked)
+        assert answer.status_code == 400, answer.text
+        assert patient.get(f"{server.url}/sandboxes", headers=headers).status_code == 200
+    assert parsed(b'{"a": "\\ud83d\\uDE00"}') == {"a": "\U0001f600"}
 
 
 def test_a_command_may_be_ended_by_any_signal(shared):
