@@ -252,7 +252,7 @@ class Catalog:
             if await self._task.call("revive", gid):
                 back += 1
             else:
-                await self._task.link.command("ZREM", self._task.key("delivered"), gid)
+                await self._task.call("forget_group", gid)
         return back
 
     async def _paused(self) -> int:

@@ -18,7 +18,9 @@ return whole(function()
     if policy and meta[3] == '1' then tally(tonumber(meta[2]), -1) end
   end
 
-  for _, index in ipairs({'open', 'ready', 'leased', 'kept', 'parked', 'again', 'used', 'undone'}) do
+  -- Of those that were closed longer ago than they are kept, what is known may still be there.
+  for _, index in ipairs({'open', 'ready', 'leased', 'kept', 'parked', 'again', 'used', 'undone', 'delivered',
+    'discarded'}) do
     for _, gid in ipairs(redis.call('ZRANGE', at(index), 0, left - dropped - 1)) do
       drop(gid, index)
       redis.call('ZREM', at(index), gid)

@@ -800,6 +800,23 @@ async def test_a_fresh_run_starts_empty(bench: Bench) -> None:
     assert await bench.buffer.take() is not None
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_a_round_that_is_made_again_is_not_late(make: Make, resumed: bool) -> None:
+    bench = make(group_size=2, retain=1)
+    await bench.fill("a", [1, 0], round_number=0)
+    batch = await bench.buffer.take()
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    bench.advance(2)
+    await bench.buffer.sweep()
+    assert await bench.buffer.write(item("a", "new", 1, round_number=0)) is Outcome.LATE
+    if resumed:
+        assert await bench.buffer.catalog.resume(["b"]) == 0
+    else:
+        await bench.buffer.reset()
+    assert await bench.buffer.write(item("a", "new", 1, round_number=0)) is Outcome.STORED
+
+
 async def test_resume_takes_up_what_the_trainers_list_does_not_name(bench: Bench) -> None:
     for name in ("kept", "lost", "forgotten"):
         await bench.fill(name, [1, 0, 1, 0])
