@@ -9,9 +9,9 @@ from collections import defaultdict
 from typing import Any
 
 from buffer.link import Link
-from ground import RedisUnavailable
 from ground.complaint import Complaint
 from ground.lua import chunks, load_script
+from ground.redis.connect import UNWELL
 from ground.tasks import ended
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Notes:
             await ended([self._runner])
             self._runner = None
         if self._due:
-            with contextlib.suppress(RedisUnavailable):
+            with contextlib.suppress(*UNWELL):
                 await self.flush()
 
     def _start(self) -> None:
@@ -99,7 +99,7 @@ class Notes:
                     renewed = time.monotonic()
                     held = [(*call, fence, "r") for call, fence in self._held.items()]
                     await self._send(held)
-            except RedisUnavailable as why:
+            except UNWELL as why:  # a full Redis has room again, and leases must be renewed then
                 self._complaint.of(why)
                 self._more.set()
 

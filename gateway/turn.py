@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
+from redis.exceptions import OutOfMemoryError
+
 from gateway import canonical
 from gateway.calls import Call, Sent, common
 from gateway.dialects.dialect import Question, Reply, answered
@@ -334,15 +336,16 @@ class Turns:
     async def _commit(
         self, session: Session, fence: str, call: Call, reached: bytes, answer: bytes
     ) -> None:
-        """Commit the call, again and again while Redis is away, until its time is over."""
+        """Commit the call, again and again while Redis is away or full, until its time is over."""
         deadline = time.monotonic() + self._settings.gateway_commit
         while True:
             try:
                 await self._log.commit(session, fence, call, reached, answer)
                 return
-            except RedisUnavailable:
+            except (RedisUnavailable, OutOfMemoryError):
                 if time.monotonic() > deadline:
                     raise
+            await asyncio.sleep(_PAUSE)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from redis.exceptions import OutOfMemoryError
 
 from buffer import ItemRefused, Outcome, Policy, SlotLost
 from gateway.calls import Call, Sent, State
@@ -23,7 +24,9 @@ from gateway.errors import (
 )
 from gateway.items import rows_in
 from gateway.log import Budget, Fresh, Join, Replay
+from gateway.notes import Notes
 from gateway.packing import floats_of, ids_of, runs, spread
+from gateway.server.agents import fault_of
 from gateway.settings import GatewaySettings
 from gateway.training_rows import Log, rows_of
 from tests.gateway.agents import Agent, How, MemoryLog, World, check
@@ -498,6 +501,29 @@ async def test_a_first_turn_that_redis_lost_is_a_hole(bench: Bench) -> None:
     goes_on = await bench.another().begin(session, asked(2, (1).to_bytes(16)))
     assert isinstance(goes_on, Fresh)
     assert (await bench.log.read(session)).hole
+
+
+async def test_a_full_redis_ends_no_renewing_of_leases() -> None:
+    renewed = asyncio.Event()
+
+    class FullOnce:
+        full = True
+
+        async def run(self, *_: Any) -> None:
+            if self.full:
+                self.full = False
+                raise OutOfMemoryError("OOM command not allowed")
+            renewed.set()
+
+    link: Any = FullOnce()
+    notes = Notes(link, 30)
+    notes.keep("root", "sid", 1, "f")
+    assert notes._runner is not None
+    waits = asyncio.create_task(renewed.wait())
+    await asyncio.wait([waits, notes._runner], return_when=asyncio.FIRST_COMPLETED)
+    assert renewed.is_set()
+    await notes.aclose()
+    assert fault_of(OutOfMemoryError("OOM command not allowed")).status == 503
 
 
 async def test_an_idle_session_is_put_as_lost(bench: Bench) -> None:
