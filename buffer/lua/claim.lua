@@ -24,7 +24,7 @@ function batch.lease()
   if batch.leased then return end
   batch.leased = true
   redis.call('ZADD', at('leases'), ends, RECEIPT)
-  redis.call('HSET', batch.key, 'state', 'leased', 'until', ends)
+  redis.call('HSET', batch.key, 'state', 'leased', 'since', now, 'until', ends)
   if policy then redis.call('HSET', batch.key, 'version', policy.version, 'oldest', batch.reply[3]) end
   -- When, and how often as a rule: so that a trainer that takes no more is seen.
   local had = redis.call('HMGET', at('state'), 'taken_at', 'taken_every')

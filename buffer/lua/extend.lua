@@ -11,7 +11,7 @@ redis.call('ZREMRANGEBYSCORE', at('leases'), '-inf', '-inf')
 if HANDED == '1' then redis.call('HSET', batch, 'handed', 1) end
 if LEASE_MS ~= '0' then
   local ends = now + LEASE_MS
-  redis.call('HSET', batch, 'until', ends)
+  redis.call('HSET', batch, 'since', now, 'until', ends)
   redis.call('ZADD', at('leases'), ends, RECEIPT)
 end
 return 1

@@ -8,9 +8,21 @@
 -- include: next_due.lua
 -- include: idle.lua
 -- include: ready_order.lua
--- Libraries that went on without a server renewed by a clock that is set back now: no slot, and no
--- place in the line, lasts longer than if it were granted now.
+-- Libraries that went on without a server renewed by a clock that is set back now: no batch, no slot and no
+-- place in the line lasts longer than if it were granted now, and no group was written to later than now.
 local function shorten_leases()
+  for _, receipt in ipairs(redis.call('ZRANGEBYSCORE', at('leases'), now, '+inf')) do
+    local batch = at('batch:' .. receipt)
+    local had = redis.call('HMGET', batch, 'since', 'until')
+    if had[1] and tonumber(had[1]) > now then
+      local ends = now + had[2] - had[1]
+      redis.call('HSET', batch, 'since', now, 'until', ends)
+      redis.call('ZADD', at('leases'), ends, receipt)
+    end
+  end
+  for _, gid in ipairs(redis.call('ZRANGEBYSCORE', at('open'), now, '+inf', 'LIMIT', 0, 10000)) do
+    redis.call('ZADD', at('open'), now, gid)
+  end
   if not policy then return end
   local most = now + policy.slot_lease_ms
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', at('slots'), most, '+inf')) do

@@ -467,6 +467,31 @@ async def test_time_without_a_server_does_not_count(bench: Bench) -> None:
     assert [g.instance_id for g in await bench.buffer.catalog.groups("open")] == ["a"]
 
 
+async def test_a_clock_that_is_set_back_leaves_no_batch_and_no_open_group_more_time(
+    make: Make,
+) -> None:
+    """Libraries went on for an hour in which no server lived; then one starts."""
+    bench = make(group_size=2, group_timeout_seconds=60)
+    await bench.fill("before", [1, 0])
+    long = await bench.buffer.take(lease=3000)
+    await bench.buffer.sweep(serving=True)
+    bench.redis.hincrby(bench.key("state"), "beat", -3600_000)
+    await bench.fill("a", [1, 0])
+    batch = await bench.buffer.take(lease=100)
+    await bench.fill("b", [1])
+    await bench.buffer.sweep(serving=True)
+    bench.advance(61)
+    await bench.buffer.sweep()
+    assert await bench.buffer.catalog.groups("open") == []
+    bench.advance(40)
+    await bench.buffer.sweep()
+    assert batch is not None
+    with pytest.raises(LeaseLost):
+        await bench.buffer.ack(batch)
+    assert long is not None
+    await bench.buffer.ack(long)
+
+
 async def test_a_full_buffer_refuses_new_groups_and_completes_open_ones(make: Make) -> None:
     bench = make(max_buffer_size=8)
     await bench.fill("a", [1, 0])
