@@ -403,14 +403,15 @@ class SessionLog:
         deadline = deadline_in(drain)
         while True:
             left = deadline - time.monotonic()
-            said, *_ = await self._link.run(
+            said, *rest = await self._link.run(
                 _FREEZE, [session.root], [session.sid, int(left > 0), idle]
             )
             match as_text(said):
                 case "unknown":
                     raise SessionUnknown
                 case "draining":
-                    await self._rung(session, "drained", left)
+                    # A process that is gone rings no bell.
+                    await self._rung(session, "drained", min(left, int(rest[0]) / 1000))
                     await self._notes.flush()
                 case "frozen" | "final" | "alive" as state:
                     return state

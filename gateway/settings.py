@@ -30,7 +30,10 @@ class GatewaySettings(Settings):
         600.0, ge=1, description="Seconds for which a client's retry is given the same answer."
     )
     gateway_drain: float = Field(
-        10.0, ge=0, description="Seconds that finalizing waits for calls under way."
+        20.0,
+        ge=0,
+        description="Seconds that finalizing waits for calls under way. Shorter than the lease of a"
+        " call, a gateway that was killed masks the sessions whose calls it had.",
     )
     gateway_cache_bytes: int = Field(
         256 * 1024 * 1024, ge=0, description="Memory for the tokens of sessions in use."

@@ -23,7 +23,7 @@ from gateway.errors import (
     SessionUnknown,
 )
 from gateway.items import rows_in
-from gateway.log import Budget, Fresh, Join, Replay
+from gateway.log import Budget, Fresh, Join, Replay, Session
 from gateway.notes import Notes
 from gateway.packing import floats_of, ids_of, runs, spread
 from gateway.server.agents import fault_of
@@ -350,6 +350,24 @@ async def test_finalizing_waits_for_no_call_whose_retry_was_answered(bench: Benc
     await one_turn(bench.another(), session, 1)
     ended = await bench.another().finalize(session, 1.0, drain=100)
     assert (ended.masked, ended.counts["broken"], ended.counts["trained"]) == (False, 1, 3)
+
+
+async def test_finalizing_waits_for_a_call_whose_process_is_gone_until_its_lease_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, other, waits = await bench.open(), bench.another(), []
+    await bench.log.begin(session, asked(1))
+
+    async def lease_ends(_: Session, __: str, wait: float) -> None:
+        waits.append(wait)
+        bench.redis.zadd(f"{session.key()}:open", {"1": 1})
+
+    monkeypatch.setattr(other, "_rung", lease_ends)
+    ended = await other.finalize(session, 0.0, drain=1000)
+    assert (ended.masked, ended.counts["broken"]) == (False, 1)
+    lease = other.settings.gateway_call_lease
+    assert [wait <= lease for wait in waits] == [True]
+    assert lease < other.settings.gateway_drain
 
 
 async def test_two_processes_finalize_with_one_reward_and_a_third_with_another(
