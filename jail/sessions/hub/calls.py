@@ -1,6 +1,7 @@
 """A call to the hub: its connection, what may be asked by it, and how it is refused."""
 
 import asyncio
+import select
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -47,6 +48,14 @@ class Call:
         `ConnectionError` if the caller has gone before."""
         await self.answer(session=session)
         await receive_call(self.reader)
+
+    def hung_up(self) -> bool:
+        """Whether the caller has hung up, which nobody is told who reads none of what it said."""
+        if self.writer.transport.is_closing():
+            return True
+        look = select.poll()
+        look.register(self.writer.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(look.poll(0))
 
     async def program(self) -> dict[str, Any]:
         """Receive the request for a program, or one of its cases."""

@@ -288,14 +288,14 @@ class Hub:
 
     async def _pass_on(self, call: Call, kept: KeptSession, streams: Streams) -> None:
         if call.body:
-            await streams.write(call.body)
+            await streams.write(call.body, call.hung_up)
         if call.header.get("last"):
             streams.end_input()
         with contextlib.suppress(ConnectionError, ProcessGone, SessionGone):
             while True:
-                await self._obey(kept, streams, await receive_call(call.reader))
+                await self._obey(call, kept, streams, await receive_call(call.reader))
 
-    async def _obey(self, kept: KeptSession, streams: Streams, frame: Frame) -> None:
+    async def _obey(self, call: Call, kept: KeptSession, streams: Streams, frame: Frame) -> None:
         header, body = frame
         if "signal" in header:
             check_signal(header["signal"])
@@ -303,7 +303,7 @@ class Hub:
         if "resize" in header:
             check_size(header["resize"])
             streams.resize(*header["resize"])
-        await streams.write(body)
+        await streams.write(body, call.hung_up)
         if header.get("last"):
             streams.end_input()
 
@@ -314,7 +314,7 @@ class Hub:
         kept = self._of(call)
         with kept.used():
             streams = kept.find(call.header["which"])
-            await self._obey(kept, streams, (call.header, call.body))
+            await self._obey(call, kept, streams, (call.header, call.body))
             await call.answer()
 
     async def _signal(self, call: Call) -> None:

@@ -14,6 +14,7 @@ import resource
 import termios
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from jail.sessions.errors import TooManySessions
@@ -23,6 +24,7 @@ _PAUSE = 0.01  # seconds between two reads of what nobody listens to
 _HIGH = 1 << 20  # bytes that wait for a listener before the command does
 _WORDS = 1 << 16
 _INPUT = 1 << 20  # bytes that wait for a command before their sender does
+_LOOK = 0.5  # seconds between two looks whether a sender that waits is there
 
 
 def require_room(descriptor: int) -> None:
@@ -169,9 +171,9 @@ class Streams:
 
     # What it reads.
 
-    async def write(self, data: bytes) -> None:
-        """Write to the command's stdin, and wait until there is room for more. What the command no
-        longer reads is dropped."""
+    async def write(self, data: bytes, gone: Callable[[], bool]) -> None:
+        """Write to the command's stdin, and wait until there is room for more, or the sender has
+        `gone`. What the command no longer reads is dropped."""
         if self._input is None or self._input_over or not data:
             return
         self._waiting.append(data)
@@ -179,7 +181,10 @@ class Streams:
             self._feed()
         if sum(map(len, self._waiting)) > _INPUT:
             self._room.clear()
-        await self._room.wait()
+        while not self._room.is_set() and not gone():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await self._room.wait()
 
     def end_input(self) -> None:
         self._input_over = True

@@ -248,8 +248,10 @@ async def test_another_caller_finds_a_kept_command_by_its_tag(session):
         await session.attach("other")
 
 
-async def test_a_caller_that_hangs_up_kills_what_is_not_kept(session):
-    running = asyncio.create_task(session.run(sh("mkfifo up; echo > up; sleep 600")))
+@pytest.mark.parametrize("stdin", [b"", bytes(4 << 20)], ids=["", "held up"])
+async def test_a_caller_that_hangs_up_kills_what_is_not_kept(session, stdin):
+    command = sh("mkfifo up; echo > up; sleep 600")
+    running = asyncio.create_task(session.run(command, stdin=stdin))
     await session.run(sh("while [ ! -p up ]; do sleep 0.05; done; read x < up"))
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -127,6 +127,18 @@ async def test_a_session_that_is_used_does_not_idle(in_namespaces):
     await session.end()
 
 
+async def test_a_caller_that_waited_for_room_and_has_gone_uses_it_no_more(in_namespaces):
+    session = await in_namespaces.open(SessionRequest())
+    process = await session.start(CommandRequest(["sleep", "600"], stdin=True, kept=True))
+    await process.close()
+    writing = asyncio.create_task(session.write_stdin(process.pid, bytes(4 << 20)))
+    for _ in range(20):  # answers that come after those to what there is room for
+        await session.info()
+    writing.cancel()
+    await session.keep(idle=0.2)
+    await until(lambda: session.name not in links_in(in_namespaces.folder))
+
+
 @pytest.mark.parametrize(
     "asked",
     [
