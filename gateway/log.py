@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from buffer.errors import BufferFull, ItemRefused, SlotLost
+from buffer.errors import BufferFull, ItemRefused, RolloutBufferError, SlotLost
 from buffer.item import entry_of, instance_key
 from buffer.link import Link, deadline_in
 from buffer.settings import BufferSettings
@@ -572,7 +572,7 @@ class SessionLog:
             session = Session(self.run, task, sid, {})
             try:
                 await self._finalize(session, "idle", None, {}, {}, idle=self._idle)
-            except (GatewayError, BufferFull, SlotLost) as why:
+            except (GatewayError, RolloutBufferError) as why:
                 log.warning(
                     "a session was not put as lost", extra={"session": sid, "why": str(why)}
                 )

@@ -560,6 +560,19 @@ async def test_an_idle_session_is_put_as_lost(bench: Bench) -> None:
     assert await one_turn(bench.log, busy, 2)
 
 
+async def test_an_idle_session_that_cannot_be_put_holds_up_no_other(bench: Bench) -> None:
+    await bench.buffer.set_policy(Policy(groups_per_version=4, max_age=1))
+    await bench.buffer.publish(7)
+    for place, uid in enumerate(("unpublished", "u2"), 1):
+        session = await bench.open(uid, uid)
+        await one_turn(bench.log, session, spans=((3, 9 - place),))
+        await bench.log._notes.flush()
+        bench.redis.hset(session.key(), "t", 1)
+        bench.redis.zadd(f"{session.root}:sessions", {session.sid: place})
+    await bench.another().sweep("math")
+    assert (await taken(bench))["uid"] == "u2"
+
+
 async def test_a_session_under_a_slot_ends_its_group(bench: Bench) -> None:
     await bench.buffer.set_policy(Policy(groups_per_version=4, max_age=1))
     await bench.buffer.publish(7)
