@@ -175,8 +175,8 @@ def _entry(item: dict[str, Any], text: str, max_bytes: int, *, packed: bool = Tr
     key = instance_key(item["instance_id"])
     # The top level only: inside `extra_info`, upstream's round_number counts turns.
     reward, number = _reward(item), round_key(item.get("round_number"))
-    uid, text = _uid(item, text)
-    text = _traced(item, text)
+    item, uid, text = _with_uid(item, text)
+    item, text = _traced(item, text)
     try:
         payload = text.encode()
     except UnicodeEncodeError:  # half a surrogate pair is text to JSON, as an escape
@@ -189,13 +189,12 @@ def _entry(item: dict[str, Any], text: str, max_bytes: int, *, packed: bool = Tr
     return Entry(key, number, *made, id_json.encode(), uid, reward, kept)
 
 
-def _traced(item: dict[str, Any], text: str) -> str:
+def _traced(item: dict[str, Any], text: str) -> tuple[dict[str, Any], str]:
     """An item names the span that it was written in, if there is one: its batch links there."""
     parent = tracing.current()
     if not parent or "traceparent" in item:
-        return text
-    item["traceparent"] = parent
-    return f'{text[:-1]},"traceparent":"{parent}"}}'
+        return item, text
+    return {**item, "traceparent": parent}, f'{text[:-1]},"traceparent":"{parent}"}}'
 
 
 def _has_many(text: str, bracket: str) -> bool:
@@ -217,18 +216,20 @@ def _deeper(value: dict[str, Any], levels: int) -> bool:
     return bool(layer)
 
 
-def _uid(item: dict[str, Any], text: str) -> tuple[str, str]:
-    """An item without uid gets one, so that readers always find it; it is not deduplicated."""
+def _with_uid(item: dict[str, Any], text: str) -> tuple[dict[str, Any], str, str]:
+    """An item without uid gets one, so that readers always find it; it is not deduplicated. Its
+    writer may write the same dict again, so that stays as it is."""
     uid = item.get("uid")
     if uid is None or uid == "":
-        item["uid"] = uid = uuid.uuid4().hex
-        return uid, _encoded(item)
+        uid = uuid.uuid4().hex
+        item = {**item, "uid": uid}
+        return item, uid, _encoded(item)
     if isinstance(uid, bool) or not isinstance(uid, str | int):
         raise ItemRefused("uid must be a string or an integer")
     _utf8(str(uid), "uid")
     if len(str(uid)) > LONGEST_ID:
         raise ItemRefused(f"uid is longer than {LONGEST_ID} characters")
-    return str(uid), text
+    return item, str(uid), text
 
 
 def _reward(item: dict[str, Any]) -> str:

@@ -87,9 +87,12 @@ async def test_a_repeat_within_one_batch_write_is_seen(bench: Bench) -> None:
 
 
 async def test_items_without_uid_get_one_each(bench: Bench) -> None:
-    for reward in (1, 0, 1, 0):
-        await bench.buffer.write(item("a", None, reward))
-    batch = await bench.buffer.take()
+    written = item("a", None)
+    for written["reward"] in (1, 0, 1, 0):  # a writer may use its dict again
+        assert await bench.buffer.write(written) is Outcome.STORED
+    assert await bench.buffer.write_many([item("b", None)] * 4) == [Outcome.STORED] * 4
+    assert "uid" not in written
+    batch = await bench.buffer.take(1)
     assert batch is not None
     assert len({found["uid"] for found in batch.items}) == 4
 

@@ -14,9 +14,10 @@ async def test_each_group_of_a_batch_links_to_the_writes_of_its_items(make) -> N
     buffer = make(group_size=2).buffer
     with recorded() as spans:
         for instance in ("one", "two"):
-            for uid in REWARDS:
+            written = item(instance, "")
+            for written["uid"], written["reward"] in REWARDS.items():  # the same dict
                 with tracing.span("rollout"):
-                    await buffer.write(item(instance, uid, REWARDS[uid]))
+                    await buffer.write(written)
         batch = await buffer.take(2)
         await buffer.ack(batch)
         writes = {span.context.span_id for span in spans.named("write math")}
