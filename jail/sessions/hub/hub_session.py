@@ -264,7 +264,7 @@ class KeptSession:
         future, ends, asked = self._starting.pop(said["started"])
         streams = self._running[said["pid"]] = Streams(said["pid"], asked)
         if ends:
-            streams.take(ends.ours, ends.input)
+            streams.take(*ends.taken())
         elif given:
             (terminal,) = given
             os.set_inheritable(terminal, False)
@@ -373,18 +373,16 @@ async def inherited(parent: KeptSession, child: KeptSession) -> None:
 
 async def _copied(parent: KeptSession, child: KeptSession) -> None:
     """Copy the parent's files to the child; the hub does not read what passes between them."""
-    source, target = os.pipe2(os.O_CLOEXEC)
-    packing, unpacking = Ends(False, target=target), Ends(False, source=source)
     over = child.start_from is not None
     user = "0" if over else ""  # who may read and give away all of it
-    try:
+    with contextlib.ExitStack() as unused:
+        unpacking = unused.enter_context(contextlib.closing(Ends(stdin=True)))
+        target, unpacking.input = unpacking.input, None
+        packing = unused.enter_context(contextlib.closing(Ends(stdin=False, target=target)))
         at_work = [
             await child.start({"call": "unpack", "given": {}, "user": user}, unpacking),
             await parent.start({"call": "pack", "given": {"over": over}, "user": user}, packing),
         ]
-    finally:
-        unpacking.handed_over()
-        packing.handed_over()
     for streams in at_work:
         await streams.ended.wait()
         if streams.exit is None or streams.exit["code"] != 0:

@@ -42,28 +42,34 @@ def require_room(descriptor: int) -> None:
 class Ends:
     """The descriptors of a new command: one half goes to the session, the other stays here.
 
-    `source` and `target` are used for its stdin and stdout where they are given, and owned.
+    `target` is used for its stdout where it is given, and owned. Closing them twice does no harm.
     """
 
-    def __init__(self, stdin: bool, source: int | None = None, target: int | None = None) -> None:
+    def __init__(self, stdin: bool, target: int | None = None) -> None:
         self.ours: dict[str, int] = {}
         self.input: int | None = None
-        self.theirs: list[int] = []
+        self.theirs: list[int] = [] if target is None else [target]
         try:
             if stdin:
                 source, self.input = os.pipe2(os.O_CLOEXEC)
-            elif source is None:
+            else:
                 source = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-            self.theirs.append(source)
+            self.theirs.insert(0, source)
             if target is None:
                 self.ours["stdout"], target = os.pipe2(os.O_CLOEXEC)
-            self.theirs.append(target)
+                self.theirs.append(target)
             self.ours["stderr"], end = os.pipe2(os.O_CLOEXEC)
             self.theirs.append(end)
             require_room(end)
         except (OSError, TooManySessions):
             self.close()
             raise
+
+    def taken(self) -> tuple[dict[str, int], int | None]:
+        """Give up our half."""
+        ours, into = self.ours, self.input
+        self.ours, self.input = {}, None
+        return ours, into
 
     def handed_over(self) -> None:
         while self.theirs:

@@ -1,4 +1,4 @@
-"""What an init gives with its answers is closed where nobody takes it."""
+"""What an init gives with its answers, or was to be given, is closed where nobody takes it."""
 
 import asyncio
 import contextlib
@@ -7,12 +7,13 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from jail.limits import Limits
-from jail.sessions import SessionTrouble
-from jail.sessions.hub.hub_session import KeptSession
+from jail.sessions import SessionTrouble, TooManySessions
+from jail.sessions.hub.hub_session import MOST_COMMANDS, KeptSession, inherited
 from jail.sessions.hub.line_to_init import InitLine
 
 
@@ -113,3 +114,23 @@ async def test_a_socket_for_the_proxy_that_the_kernel_dropped_is_said() -> None:
     with pytest.raises(SessionTrouble, match="too many files open"):
         await asking
     kept._line.close()
+
+
+async def test_a_copy_that_its_parent_refuses_leaves_nothing_open() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    about = {"name": "mine", "ttl": 600.0, "idle": None}
+    parent, child = (KeptSession(about, "ns", Limits(), None) for _ in range(2))
+    running: dict[int, Any] = dict.fromkeys(range(MOST_COMMANDS))
+    parent._running = running
+    forking = asyncio.ensure_future(inherited(parent, child))
+    await asyncio.sleep(0)
+    parent._line._answer(1, {"refused": True})
+    while not child._starting:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    child._hear({"started": 1, "pid": 7}, [])
+    with pytest.raises(TooManySessions, match=f"runs {MOST_COMMANDS} commands"):
+        await forking
+    child._running[7].drop()
+    for kept in (parent, child):
+        kept._line.close()
+    assert before.issuperset(os.listdir("/proc/self/fd"))
