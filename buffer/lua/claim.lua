@@ -5,7 +5,8 @@
 --        then for each owned(in the batch already): gid
 -- REPLY  {next_due_ms, version(that of the whole batch; empty without a policy), oldest(tokens of older
 --        versions are masked; empty if none are), then for each group: gid id_json why start(empty without a
---        policy) bytes(empty if any number may come)}; only the first three when the lease has ended
+--        policy) bytes(empty if any number may come)}; only the first three when the lease has ended, or the
+--        batch is sealed
 -- include: lease_group.lua
 -- include: timeouts.lua
 -- include: next_due.lua
@@ -34,6 +35,12 @@ function batch.lease()
 end
 
 local function fill()
+  -- What an earlier call took, but its reply was lost, is in this reply. A sealed batch gets no more: a copy of a
+  -- call may come late.
+  local told = redis.call('LRANGE', batch.key .. ':groups', owned, -1)
+  local begun = owned > 0 or #told > 0
+  local before = (policy or begun) and redis.call('HMGET', batch.key, 'state', 'version', 'oldest', 'figures')
+  if begun and (before[1] ~= 'leased' or before[4]) then return end
   if IMPLICIT == '1' and owned == 0 then
     local left = BATCH_STEP
     for _, other in ipairs(redis.call('ZRANGE', at('leases'), 0, -1)) do
@@ -43,12 +50,7 @@ local function fill()
       end
     end
   end
-  local before = (policy or owned > 0) and redis.call('HMGET', batch.key, 'state', 'version', 'oldest')
-  if owned > 0 and before[1] ~= 'leased' then return end
-  -- What an earlier call took, but its reply was lost, is in this reply.
-  for _, gid in ipairs(redis.call('LRANGE', batch.key .. ':groups', owned, -1)) do
-    tell(batch, gid, known(gid))
-  end
+  for _, gid in ipairs(told) do tell(batch, gid, known(gid)) end
   if policy and before[2] and before[2] ~= batch.reply[2] and (owned > 0 or #batch.reply > 3) then
     batch.reply[2], batch.reply[3] = before[2], before[3]
     return -- a batch is of one version

@@ -192,6 +192,29 @@ async def test_a_seal_that_comes_twice_leaves_an_acknowledged_batch_as_it_is(
     assert await sizes(bench) == (0, 0, MANY)
 
 
+async def test_a_claim_that_comes_again_after_its_seal_takes_nothing_into_the_batch(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims: list[tuple[Any, ...]] = []
+    call = bench.buffer._task.call
+
+    async def spied(script: str, *args: Any) -> Any:
+        claims.extend([args] if script == "claim" else [])
+        return await call(script, *args)
+
+    monkeypatch.setattr(bench.buffer._task, "call", spied)
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    await bench.fill("b", [1, 0, 1, 0])
+    for sent in claims:
+        assert len(await call("claim", *sent)) == 3
+    assert batch is not None
+    await bench.buffer.ack(batch)
+    again = await bench.buffer.take()
+    assert again is not None
+    assert again.finished_groups == ["b"]
+
+
 async def test_a_large_batch_comes_back_in_its_old_order(make: Callable[..., Bench]) -> None:
     bench, batch = await taken_at_once(make)
     assert await bench.buffer._task.call("release", batch.receipt) == 2
