@@ -46,6 +46,7 @@ class Engine:
         at = urlsplit(self.url)
         self._origin, self._path = f"{at.scheme}://{at.netloc}", at.path
         self._fields = f"HTTP/1.1\r\nhost: {at.netloc}\r\ncontent-type: application/json\r\n"
+        self._probed = False
         self._version: tuple[float, int] = (-math.inf, UNKNOWN)
         self._reading: asyncio.Task[int] | None = None
         self._next: asyncio.Task[int] | None = None
@@ -58,6 +59,7 @@ class Engine:
         await self._probe()
         self.tail = await Tail.probed(self.render)
         await self._refuse_two_beginnings()
+        self._probed = True
 
     async def render(self, chat: Chat, *, ends: bool = False) -> Rendered:
         """The ids of a conversation, up to where the answer begins; if it `ends`, without that."""
@@ -205,7 +207,8 @@ class Engine:
             reason = _reason(json.loads(content))
         except ValueError:
             reason = content[:300].decode(errors="replace")
-        if status in (400, 404, 405, 413, 422):
+        # What was there at the probe and is no more is away: a router says so in an engine's place.
+        if status in (400, 413, 422) or (status in (404, 405) and not self._probed):
             raise EngineRefused(self.url, status, reason)
         after = retry_after_seconds(dict(wire.headers).get(b"retry-after", b"").decode("latin-1"))
         raise EngineFailed(

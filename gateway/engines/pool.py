@@ -13,7 +13,7 @@ from hashlib import blake2b
 from gateway.engines.engine import Engine
 from gateway.engines.sglang import Sglang
 from gateway.engines.vllm import PlainVllm, Vllm
-from gateway.errors import EngineFailed, EngineUnfit
+from gateway.errors import EngineError, EngineFailed, EngineUnfit
 from gateway.settings import GatewaySettings
 from ground import SettingError
 from ground.backoff import backoff
@@ -100,7 +100,7 @@ class Pool:
         is back."""
         for engine in self.engines:
             if engine.url in self.failing:
-                with contextlib.suppress(EngineFailed, EngineUnfit, TimeoutError):
+                with contextlib.suppress(EngineError, TimeoutError):
                     async with asyncio.timeout(_REST):
                         await engine.get("/v1/models")
                     self.answered(engine)

@@ -375,6 +375,17 @@ async def test_an_overloaded_engine_says_so(face: Face) -> None:
         assert part.failure.overloaded
 
 
+async def test_a_router_that_answers_for_an_engine_that_is_away_is_its_failure() -> None:
+    async with probed(ScriptedVllm) as (engine, scripted):
+        scripted.routes = {}  # each path is 404
+        pool = Pool([engine], "redis://127.0.0.1:1", GatewaySettings())
+        with pytest.raises(EngineFailed) as failed:
+            await engine.render(Chat([ASK]))
+        pool.rest(engine, failed.value)
+        await pool.try_again()
+        assert list(pool.failing) == [engine.url]
+
+
 @every_face
 async def test_a_prompt_beyond_the_models_length_is_refused_by_the_engine(face: Face) -> None:
     """Edge 44, on the wire."""
