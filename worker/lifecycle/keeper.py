@@ -348,16 +348,16 @@ class Keeper:
         if record := await aside(lambda: self.registry.record(name)):
             usable = record.state == "READY" and record.scope == self.provider.scope
             return Box(name, record.fence, ref=record.ref, phase=Phase.OPEN) if usable else None
+        ref: SandboxRef | None = await self.provider.find(name)
+        if ref is None:  # it has ended meanwhile
+            return None
+        # As ready from the first: whoever is stopped here, the next finds a sandbox that lives.
         fence, _ = await aside(
             lambda: self.registry.open(
                 name, self.owner, self.lease, provider=self.provider.name,
                 scope=self.provider.scope, instance="", permits=(),
-                dies_after=seconds + self.settings.sandbox_grace,
+                dies_after=seconds + self.settings.sandbox_grace, ref=ref,
             )
         )  # fmt: skip
-        ref: SandboxRef | None = await self.provider.find(name)
-        if ref is None:  # it has ended meanwhile
-            await aside(lambda: self.registry.forget(name, fence, "ended"))
-            return None
         ready = await aside(lambda: self.registry.advance(name, fence, "READY", ref))
         return Box(name, fence, ref=ref, phase=Phase.OPEN) if ready else None

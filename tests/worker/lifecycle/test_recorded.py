@@ -44,6 +44,26 @@ async def test_what_a_block_that_fails_has_made_is_ended(lifecycle, cloud):
     assert (await gate_of(life).status()).in_flight == 0
 
 
+@pytest.mark.parametrize("step", ["find", "advance"])
+async def test_what_lives_is_taken_up_though_that_was_interrupted_before(
+    lifecycle, cloud, monkeypatch, step
+):
+    life = lifecycle()
+    await life.provider.create(SandboxSpec(), name="mine", tags={}, ttl=600)
+
+    def fails(*_):
+        raise OSError(f"{step} was interrupted")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="interrupted"):
+        patch.setattr(life.provider if step == "find" else life.registry, step, fails)
+        await life.take_up({"mine": 600.0})
+    (sandbox,) = await life.take_up({"mine": 600.0})
+    (record,) = life.registry.look().records
+    assert (record.name, record.state) == ("mine", "READY")
+    assert await life.stop(sandbox)
+    assert not life.registry.look().records
+
+
 @pytest.mark.parametrize("made", [True, False])
 async def test_a_step_behind_a_creation_does_not_say_that_nothing_was_made(lifecycle, cloud, made):
     """Though the provider, of a creation, would take this failure for a refusal."""

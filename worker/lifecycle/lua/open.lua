@@ -5,7 +5,7 @@
 -- REPLY  {fence, fleet}; fence is '' where the record is not the caller's any more
 --
 -- Asking again with the same name is harmless. The lease is written first: by it a reaper finds what
--- a script that stopped has left.
+-- a script that stopped has left. One that lives already has its state among the further fields.
 -- include: records.lua
 call('HSETNX', REGISTRY, 'fleet', FLEET)
 local fleet = call('HGET', REGISTRY, 'fleet')

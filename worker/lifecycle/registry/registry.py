@@ -64,11 +64,13 @@ class Registry:
     def open(
         self, name: str, owner: str, lease: float, *, provider: str, scope: str = "",
         instance: str, permits: Sequence[StartingPermit], dies_after: float,
+        ref: SandboxRef | None = None,
     ) -> tuple[str, str]:  # fmt: skip
-        """Write down what is about to be made. Returns the record's fence, empty where a reaper
-        has claimed it already, and the fleet's tag."""
+        """Write down what is about to be made, or by its `ref` what lives already. Returns the
+        record's fence, empty where a reaper has claimed it already, and the fleet's tag."""
         more = ["provider", provider, "scope", scope]
         more += ["instance", instance] if instance else []
+        more += ["state", "READY", *_fields(ref)] if ref else []
         fleet = self._fleet or uuid.uuid4().hex[:16]
         terms = (_us(lease), fleet, kept(permits), _us(dies_after))
         fence, its_fleet = self._listed(_OPEN, name, owner, *terms, *more)
@@ -76,8 +78,7 @@ class Registry:
 
     def advance(self, name: str, fence: str, state: str, ref: SandboxRef | None = None) -> bool:
         """Note a sandbox's new state; False if the record no longer belongs to the caller."""
-        more = ["id", ref.id, "meta", json.dumps(dict(ref.meta))] if ref else []
-        return bool(self._call(_ADVANCE, name, fence, state, *more))
+        return bool(self._call(_ADVANCE, name, fence, state, *(_fields(ref) if ref else [])))
 
     def session(self, instance: str, name: str, owner: str, lease: float) -> Opening:
         what, found, *rest = self._listed(_SESSION, instance, name, owner, _us(lease))
@@ -230,6 +231,10 @@ def runs(redis: AnyRedis) -> list[str]:
     with contextlib.closing(connect(target_of(redis))) as client:
         members: Any = client.smembers(INDEX)
         return sorted(map(as_text, members))
+
+
+def _fields(ref: SandboxRef) -> list[str]:
+    return ["id", ref.id, "meta", json.dumps(dict(ref.meta))]
 
 
 def _us(seconds: float) -> int:
