@@ -98,7 +98,8 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The budget of a session; 0: without a bound. `seconds` count from its opening."""
+    """The budget of a session; 0: without a bound. `turns` count with an answer, or under way;
+    `seconds` count from its opening."""
 
     tokens: int = 0
     turns: int = 0

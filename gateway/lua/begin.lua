@@ -9,7 +9,7 @@
 -- include: session.lua
 -- include: epoch.lua
 local index, calls = of(SID, ':index'), of(SID, ':calls')
-local s = redis.call('HMGET', of(SID, ''), 'state', 'seq', 'until', 'most_tokens', 'tokens', 'most_turns', 'bytes', 'epoch', 'most_seconds')
+local s = redis.call('HMGET', of(SID, ''), 'state', 'seq', 'until', 'most_tokens', 'tokens', 'most_turns', 'bytes', 'epoch', 'most_seconds', 'broken')
 if not s[1] then return {'unknown'} end
 if s[1] ~= 'live' then return {'over', s[1]} end
 local seq = tonumber(s[2])
@@ -69,7 +69,7 @@ local function spent(what, used, limit, said)
   limit = tonumber(limit or '0')
   if limit > 0 and tonumber(used) >= limit then return {'spent', what, said or limit} end
 end
-local over = spent('tokens', s[5], s[4]) or spent('turns', seq, s[6]) or spent('seconds', clock, s[3], s[9])
+local over = spent('tokens', s[5], s[4]) or spent('turns', seq - (s[10] or 0), s[6]) or spent('seconds', clock, s[3], s[9])
   or spent('bytes', s[7], MOST_BYTES)
 if over then return over end
 

@@ -21,6 +21,7 @@ if before ~= RECORD then
     if BROKEN[state] then give_up(SID, CALL, 'b') end
     return 'spent'
   end
+  if state == 'b' or state == 'B' then redis.call('HINCRBY', of(SID, ''), 'broken', -1) end
   redis.call('HSET', calls, CALL, RECORD)
   redis.call('HINCRBY', of(SID, ''), 'bytes', #RECORD)
   redis.call('HINCRBY', of(SID, ''), 'tokens', TOKENS)

@@ -36,9 +36,10 @@ local function wake_drained(sid)
   redis.call('PEXPIRE', of(sid, ':bell:drained'), 60000)
 end
 
--- An open call has no answer. `sent` is b or B.
+-- An open call has no answer. `sent` is b or B. No budget pays for it.
 local function give_up(sid, id, sent)
   set_state(sid, id, sent)
+  redis.call('HINCRBY', of(sid, ''), 'broken', 1)
   redis.call('ZREM', of(sid, ':open'), id)
   wake_joined(sid, id)
 end

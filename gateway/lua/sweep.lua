@@ -8,7 +8,7 @@ local idle, sessions = {}, ROOT .. ':sessions'
 for _, sid in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', clock, 'LIMIT', 0, MOST)) do
   local s = redis.call('HMGET', of(sid, ''), 't', 'state')
   local t = tonumber(s[1] or '')
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', of(sid, ':open'), '-inf', clock, 'LIMIT', 0, 64)) do
+  for _, id in ipairs(t and redis.call('ZRANGEBYSCORE', of(sid, ':open'), '-inf', clock, 'LIMIT', 0, 64) or {}) do
     local broken = BROKEN[state_of(sid, id)]
     if broken then give_up(sid, id, broken) else redis.call('ZREM', of(sid, ':open'), id) end
   end

@@ -489,6 +489,26 @@ async def test_a_budget_ends_a_session_with_its_name(
             await bench.log.begin(session, asked(2))
 
 
+async def test_a_turn_without_an_answer_is_none_of_its_budget(bench: Bench) -> None:
+    session = await bench.open(budget=Budget(turns=1))
+    failed = await bench.log.begin(session, asked(1))
+    assert isinstance(failed, Fresh)
+    bench.log.broke(session, failed.call, failed.fence)
+    await bench.log._notes.flush()
+    await one_turn(bench.log, session, 2)
+    with pytest.raises(BudgetSpent, match="turns"):
+        await bench.log.begin(session, asked(3))
+    late = await bench.open("u2", budget=Budget(turns=1))
+    begun = await bench.log.begin(late, asked(1))
+    assert isinstance(begun, Fresh)
+    bench.redis.zadd(f"{late.key()}:open", {"1": 1})
+    bench.redis.zadd(f"{late.root}:sessions", {late.sid: 1})
+    await bench.another().sweep("math")  # it counts as gone, and comes back
+    await bench.log.commit(late, begun.fence, answer(begun), b"")
+    with pytest.raises(BudgetSpent, match="turns"):
+        await bench.log.begin(late, asked(2))
+
+
 async def test_too_many_sessions_are_refused_and_old_ones_go_on(redis: Any) -> None:
     bench = Bench(redis)
     await bench.start()
