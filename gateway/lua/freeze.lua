@@ -6,10 +6,12 @@
 -- include: session.lua
 local s = redis.call('HMGET', of(SID, ''), 'state', 't')
 if not s[1] then return {'unknown'} end
-if s[1] == 'frozen' or s[1] == 'final' then return {s[1]} end
+if s[1] == 'final' then return {'final'} end
 local idle = IDLE_MS ~= ''
-if idle and s[2] + IDLE_MS > clock then return {'alive'} end
-redis.call('HSET', of(SID, ''), 'state', 'draining', 't', clock)
+if idle and s[2] + IDLE_MS > clock then return {'alive'} end -- or its trainer finalizes it just now
+if s[1] == 'frozen' then return {'frozen'} end
+-- One that is idle stays so: if the buffer has no room for it now, a sweep tries it again.
+redis.call('HSET', of(SID, ''), 'state', 'draining', 't', idle and s[2] or clock)
 local open = redis.call('ZRANGE', of(SID, ':open'), 0, 255, 'WITHSCORES')
 local alive = {}
 -- Its process may be gone, and its client have asked the same once more, and be answered.

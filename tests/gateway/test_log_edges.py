@@ -580,6 +580,45 @@ async def test_an_idle_session_is_put_as_lost(bench: Bench) -> None:
     assert await one_turn(bench.log, busy, 2)
 
 
+async def test_a_sweep_takes_no_session_from_the_trainer_that_finalizes_it(bench: Bench) -> None:
+    session, other = await bench.open(), bench.another()
+    await one_turn(bench.log, session)
+    await bench.log._notes.flush()
+    bench.redis.hset(session.key(), "t", 1)
+    bench.redis.zadd(f"{session.root}:sessions", {session.sid: 1})
+    run = other._link.run
+
+    async def trainer_is_first(script: Any, *more: Any) -> Any:
+        said = await run(script, *more)
+        if said == [session.sid.encode()]:  # it was named as idle
+            await bench.log.freeze(session)
+        return said
+
+    other._link.run = trainer_is_first  # type: ignore[method-assign]
+    assert await other.sweep("math") == 1
+    await bench.log.finalize(session, 1.0)
+    assert (await taken(bench))["reward"] == 1.0
+
+
+async def test_an_idle_session_is_tried_again_when_the_buffer_has_room(redis: Any) -> None:
+    bench = Bench(redis, max_buffer_size=1)
+    await bench.start()
+    for uid in ("u1", "u2"):
+        session = await bench.open(uid, uid)
+        await one_turn(bench.log, session)
+        if uid == "u1":
+            await bench.log.finalize(session, 1.0)
+    await bench.log._notes.flush()
+    bench.redis.hset(session.key(), "t", 1)
+    for full in (True, False):
+        bench.redis.zadd(f"{session.root}:sessions", {session.sid: 1})
+        assert await bench.another().sweep("math") == 1
+        if full:
+            await taken(bench)
+    assert (await taken(bench))["uid"] == "u2"
+    await bench.aclose()
+
+
 async def test_an_idle_session_that_cannot_be_put_holds_up_no_other(bench: Bench) -> None:
     await bench.buffer.set_policy(Policy(groups_per_version=4, max_age=1))
     await bench.buffer.publish(7)
