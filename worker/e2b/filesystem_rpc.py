@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from ground.http.held import Held
 from jail.sessions import Change, Entry
 from worker.e2b.boxes import Box, lives, moment
-from worker.e2b.problems import EXPECTED, Problem, problem_of
+from worker.e2b.problems import EXPECTED, BoxGone, Problem, problem_of
 from worker.e2b.wire import Json, body, number, one_frame, streamed
 
 _KINDS = {"file": "FILE_TYPE_FILE", "folder": "FILE_TYPE_DIRECTORY", "link": "FILE_TYPE_SYMLINK"}
@@ -150,15 +150,17 @@ class Filesystem:
                 watcher.problem = problem
             except EXPECTED as problem:
                 watcher.problem = problem_of(problem)
-                watcher.ready.set()
                 if not await lives(box):
                     self.forget(box.id)
             finally:
                 watcher.take = None
 
         watcher.task = asyncio.create_task(follow())
+        watcher.task.add_done_callback(lambda _: watcher.ready.set())
         self._watchers[box.id, name] = watcher
         await watcher.ready.wait()
+        if (box.id, name) not in self._watchers:
+            raise BoxGone(box.id)
         return JSONResponse({"watcherId": name})
 
     async def events(self, request: Request, box: Box, user: str) -> Response:

@@ -1,4 +1,4 @@
-"""What a sandbox changes, and its client has not fetched, is bounded."""
+"""What a sandbox changes, and its client has not fetched, is bounded; and watchers end with it."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from jail.sessions import Change
 from worker.e2b import filesystem_rpc
 from worker.e2b.boxes import Box
 from worker.e2b.filesystem_rpc import Filesystem
-from worker.e2b.problems import Problem
+from worker.e2b.problems import BoxGone, Problem
 from worker.e2b.wire import TAKE
 
 
@@ -22,11 +22,13 @@ class Session:
 
     def __init__(self) -> None:
         self.changes: asyncio.Queue[int] = asyncio.Queue()
+        self.watched = asyncio.Event()
 
     async def list(self, path: str, *, user: str = "") -> list[Any]:
         return []
 
     async def watch(self, path: str, *, recursive: bool = False, user: str = ""):
+        await self.watched.wait()
         yield None
         while True:
             for _ in range(await self.changes.get()):
@@ -45,6 +47,7 @@ async def ask(call: Any, box: Box, **said: Any) -> dict[str, Any]:
 async def test_changes_that_nobody_fetches_are_bounded(monkeypatch):
     monkeypatch.setattr(filesystem_rpc._HELD, "most", 10_000)
     session: Any = Session()
+    session.watched.set()
     service, box = Filesystem(), Box(session, "base", "token")
     watcher = (await ask(service.create_watcher, box, path="/tmp"))["watcherId"]
     for _ in range(3):  # what is fetched counts no more
@@ -59,3 +62,15 @@ async def test_changes_that_nobody_fetches_are_bounded(monkeypatch):
         await ask(service.events, box, watcherId=watcher)
     assert filesystem_rpc._HELD.bytes == 0
     service.forget("one")
+
+
+async def test_a_watcher_whose_sandbox_ends_before_it_watches_is_answered():
+    session: Any = Session()
+    service, box = Filesystem(), Box(session, "base", "token")
+    creating = asyncio.create_task(ask(service.create_watcher, box, path="/tmp"))
+    while not service._watchers:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    service.forget("one")
+    async with asyncio.timeout(100):
+        with pytest.raises(BoxGone):
+            await creating
