@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import select
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from . import calls, program, wire
@@ -275,7 +276,11 @@ class Desk:
 
     def _new_meter(self) -> Meter:
         job = self._job
-        return Meter(self._header["limits"], job.evidence, self._place.pids, job.killed)
+        return Meter(self._header["limits"], job.evidence, self._pids, job.killed)
+
+    def _pids(self) -> Iterator[str]:
+        """The processes of its commands, and what these have left."""
+        return (pid for pid in self._place.pids() if pid != str(self._dismissed))
 
     def _alone(self) -> bool:
         try:
@@ -294,7 +299,7 @@ class Desk:
             self._meter = self._new_meter()
 
     def _usage(self) -> dict[str, int]:
-        pids = list(self._place.pids())
+        pids = list(self._pids())
         memory = sum(map(calls.resident, pids))
         used = os.statvfs(self._place.scratch)
         disk = (used.f_blocks - used.f_bfree) * used.f_frsize if self._place.limited else 0

@@ -153,6 +153,8 @@ async def test_a_program_that_was_prepared_and_not_needed_does_not_run_in_it(fol
     for waiting in prepared():
         os.kill(waiting, signal.SIGSTOP)
     session = await LocalSessions(sandbox, kept).open(SessionRequest())
+    used = await session.usage()
+    assert (used.processes, used.memory) == (0, 0)
     await session.write("/tmp/large", b"x" * (8 << 20))
     child = await fork(session)
     assert not await is_copied(child)
