@@ -163,6 +163,11 @@ class Office:
             self.requeued.add(name)
             self.run(self.buffer.catalog.requeue(name))
 
+    def forget_used(self) -> None:
+        for name in ("a", "b"):
+            self.asked.pop(name, None)
+            self.run(self.buffer._task.call("forget_group", f"{name}:0"))
+
     def reset(self) -> None:
         self.forget_all()
         self.run(self.buffer.reset())
@@ -419,6 +424,11 @@ def used(office: Office) -> None:
     office.ack()
 
 
+def no_more_kept(office: Office) -> None:
+    used(office)
+    office.faulty.client.delete(*map(office.task.group_key, ("a:0", "b:0")))
+
+
 def overdue(office: Office) -> None:
     taken(office)
     office.time_passes()
@@ -493,6 +503,7 @@ STORIES: dict[str, tuple[Step, Step]] = {
     "extend": (taken, Office.extend),
     "fetch": (taken, Office.fetch),
     "requeue": (used, Office.requeue),
+    "forget what is kept no more": (no_more_kept, Office.forget_used),
     "requeue what failed": (quarantined, Office.requeue),
     "judge": (lambda office: office.write("bad", "poor", "a"), Office.take),
     "sweep": (overdue, Office.sweep),
