@@ -129,13 +129,13 @@ class Rollouts:
                 await buffer.reset()
             else:
                 await buffer.catalog.resume(skip)
+            return bool(await self._call("enter", task, digest, "running"))
         except BaseException:
             await self._call("enter", task, digest, "failed")
             raise
         finally:
             if self._preparing.get(task) == digest:
                 del self._preparing[task]
-        return bool(await self._call("enter", task, digest, "running"))
 
     async def look_after(self) -> None:
         """Renew this server's rollouts, stop those that were replaced, take over orphans."""
@@ -168,8 +168,10 @@ class Rollouts:
     async def _watch(self, task: str) -> None:
         able = task in self._desk.generators
         preparing, running = self._preparing.get(task, ""), self._running.get(task)
-        digest, payload = await self._call("watch", task, preparing, str(int(able)))
-        if payload and able:
+        idle = able and running is None and not preparing
+        flags = str(int(able)), str(int(idle))
+        digest, payload = await self._call("watch", task, preparing, *flags)
+        if payload and able and task not in self._running and task not in self._preparing:
             log.info("a rollout continues on this server", extra={"task": task})
             self._run(Rollout(task, digest.decode(), json.loads(payload)))
         elif not digest and running is not None and self._running.get(task) is running:

@@ -1,7 +1,9 @@
--- watch.lua: renew a rollout of ours, or take over one whose server is gone.
+-- watch.lua: renew a rollout of ours, or take over one whose server is gone. One of ours that does not run here
+-- is told again: the reply of the call that made it ours was lost.
 -- KEYS   rollout
 -- ARGV   owner lease_ms preparing(the digest that this server prepares, or empty) able(1|0)
--- REPLY  {digest, payload}: digest is empty when it does not run here, payload when it did before
+--        idle(1: it is able, and neither runs nor prepares one)
+-- REPLY  {digest, payload}: digest is empty when it is not this server's, payload when it runs here
 --
 -- A server without the task's generator only stands in: it keeps the record, until one that is
 -- able to run it comes.
@@ -17,11 +19,11 @@ if mine and had[2] == 'preparing' and had[4] == PREPARING then
   redis.call('HSET', ROLLOUT, 'until', now + LEASE_MS)
 end
 if had[2] ~= 'running' then return {'', ''} end
-if mine then
+if mine and IDLE ~= '1' then
   redis.call('HSET', ROLLOUT, 'until', now + LEASE_MS)
   return {had[4], ''}
 end
-if tonumber(had[3]) > now and not (able and had[6] == '1') then return {'', ''} end
+if not mine and tonumber(had[3]) > now and not (able and had[6] == '1') then return {'', ''} end
 redis.call('HSET', ROLLOUT, 'owner', OWNER, 'until', now + LEASE_MS,
   'stands_in', able and '0' or '1')
 return {had[4], had[5]}

@@ -21,7 +21,7 @@ async def test_a_full_redis_renews_what_is_held(private_redis) -> None:
         await buffer.extend(batch, 500)
         assert await buffer.slots.renew([(held.id, held.fence)]) == (10, [0])
         watch = load_script("buffer", "watch")
-        running = await buffer._task.link.run(watch, [rollout], ["me", 60_000, "", 1])
+        running = await buffer._task.link.run(watch, [rollout], ["me", 60_000, "", 1, 0])
         assert running == [b"d", b""]
         assert int(server.ask("HGET", rollout, "until")) > 0
     finally:

@@ -15,6 +15,9 @@ import ground
 from buffer import RolloutBuffer, TaskConfig
 from buffer.catalog import Catalog
 from buffer.http import rollouts
+from buffer.http.desk import Desk
+from buffer.settings import BufferSettings
+from ground.redis.connect import target_of
 from ground.tasks import ended
 from tests.buffer.conftest import Bench, item
 from tests.buffer.serving import served
@@ -564,6 +567,22 @@ async def test_a_server_without_the_generator_leaves_a_rollout_to_one_that_has_i
         )
         async with served(redis, generators=tmp_path):
             await asyncio.to_thread(until, ran.exists, "the generator")
+
+
+async def test_a_rollout_whose_takeover_was_not_heard_runs_all_the_same(
+    redis: ground.Client, make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(rollouts.Rollouts, "_run", lambda _, found: ran.append(found.digest))
+    bench = make("math")
+    orphan = {"owner": "dead", "state": "running", "until": 0, "digest": "d", "payload": "{}"}
+    bench.redis.hset(bench.key("rollout"), mapping=orphan)
+    desk = Desk(target_of(redis), "default", BufferSettings())
+    server = rollouts.Rollouts(desk, "http://127.0.0.1:1")
+    await server._call("watch", "math", "", "1", "1")  # its reply was lost
+    await server._watch("math")
+    assert ran == ["d"]
+    await desk.aclose()
 
 
 async def test_a_generator_that_redis_kept_from_starting_is_started_later(

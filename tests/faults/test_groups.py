@@ -230,7 +230,7 @@ class Office:
         for name, args in (
             ("hire", ["me", 1000, "digest", "payload", 0]),
             ("enter", ["me", 1000, "digest", "running"]),
-            ("watch", ["me", 1000, "", 1]),
+            ("watch", ["me", 1000, "", 1, 0]),
             ("enter", ["me", 1000, "digest", "finished"]),
         ):
             self.faulty.run(load_script("buffer", name).command(rollout, args))
