@@ -211,7 +211,7 @@ class SessionLog:
         self._lease = int(self.settings.gateway_call_lease * 1000)
         self._idle = int(self.settings.gateway_session_idle * 1000)
         self._tasks: dict[str, Task] = {}
-        self._found: Recent[Session] = Recent(_MOST_FOUND)
+        self._found: Recent[tuple[float, Session]] = Recent(_MOST_FOUND)  # when it was asked for
         self._ids: Recent[tuple[str, Ids]] = Recent(  # a call's fence, and its ids
             self.settings.gateway_cache_bytes, lambda held: 4 * len(held[1])
         )
@@ -263,13 +263,13 @@ class SessionLog:
     async def find(self, key: str) -> Session:
         """The session of a key; `SessionUnknown`."""
         name = _key_of(key)
-        found = self._found.use(name)
-        if found is None:
+        at, found = self._found.use(name) or (0.0, None)
+        if found is None or time.monotonic() - at > self._idle / 1000:
             said = await self._link.command("GETEX", name, "PX", 4 * self._idle)
             if said is None:
                 raise SessionUnknown
             found = Session(*json.loads(said))
-            self._found.put(name, found)
+            self._found.put(name, (time.monotonic(), found))
         return found
 
     async def begin(self, session: Session, asked: Asked) -> Fresh | Replay | Join:

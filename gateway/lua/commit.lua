@@ -43,12 +43,7 @@ if REACHED ~= '' then
 end
 if ANSWER ~= '' then redis.call('SET', of(SID, ':answer:' .. CALL), ANSWER, 'PX', ANSWER_MS) end
 redis.call('HSET', of(SID, ''), 't', clock)
-if clock >= tonumber(s[3] or '0') then -- nobody sweeps what all gateways have left
-  for _, part in ipairs({'', ':calls', ':index', ':states', ':open'}) do
-    redis.call('PEXPIRE', of(SID, part), 2 * IDLE_MS)
-  end
-  redis.call('HSET', of(SID, ''), 'renewed', clock + math.floor(IDLE_MS / 4))
-end
+renew(SID, s[3], IDLE_MS) -- nobody sweeps what all gateways have left
 wake_joined(SID, CALL)
 if s[1] == 'draining' then wake_drained(SID) end
 return 'done'

@@ -36,6 +36,15 @@ local function wake_drained(sid)
   redis.call('PEXPIRE', of(sid, ':bell:drained'), 60000)
 end
 
+-- It lives on for twice its idle time, from a quarter of that on since it was renewed last.
+local function renew(sid, renewed, idle_ms)
+  if clock < tonumber(renewed or '0') then return end
+  for _, part in ipairs({'', ':calls', ':index', ':states', ':open'}) do
+    redis.call('PEXPIRE', of(sid, part), 2 * idle_ms)
+  end
+  redis.call('HSET', of(sid, ''), 'renewed', clock + math.floor(idle_ms / 4))
+end
+
 -- An open call has no answer. `sent` is b or B. No budget pays for it.
 local function give_up(sid, id, sent)
   set_state(sid, id, sent)

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import time
 from array import array
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -562,6 +564,41 @@ async def test_a_full_redis_ends_no_renewing_of_leases() -> None:
     assert renewed.is_set()
     await notes.aclose()
     assert fault_of(OutOfMemoryError("OOM command not allowed")).status == 503
+
+
+async def test_a_key_in_use_lives_as_long_as_its_session(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = await bench.log.open("math", "u1", "i1")
+    await bench.log.find(opened.key)
+    (name,) = bench.redis.keys("penstock:gateway:key:*")
+    bench.redis.expire(name, 1000)
+    later = time.monotonic() + 1 + bench.log.settings.gateway_session_idle
+    monkeypatch.setattr("gateway.log.time", SimpleNamespace(monotonic=lambda: later))
+    assert await bench.log.find(opened.key) == opened.session
+    assert bench.redis.ttl(name) > 1000
+
+
+async def test_a_session_lives_as_long_as_its_longest_call(bench: Bench) -> None:
+    session = await bench.open()
+    await bench.log.begin(session, asked(1))
+    bench.redis.expire(session.key(), 1000)
+    bench.redis.zadd(f"{session.root}:sessions", {session.sid: 1})
+    await bench.another().sweep("math")
+    parts = ("", ":calls", ":index", ":states", ":open")
+    assert min(bench.redis.ttl(session.key() + part) for part in parts) > 1000
+
+
+async def test_an_expired_session_takes_no_room(bench: Bench) -> None:
+    expired, lives = await bench.open(), await bench.open("u2", "i2")
+    for session in (expired, lives):
+        await one_turn(bench.log, session)
+    size = int(bench.redis.hget(lives.key(), "bytes"))
+    bench.redis.delete(expired.key())
+    bench.redis.zadd(f"{expired.root}:sessions", {expired.sid: 1})
+    await bench.another().sweep("math")
+    assert int(bench.redis.hget(f"{lives.root}:state", "session_bytes")) == size
+    assert not bench.redis.exists(expired.calls_key())
 
 
 async def test_an_idle_session_is_put_as_lost(bench: Bench) -> None:
