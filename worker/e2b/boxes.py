@@ -110,8 +110,11 @@ class Boxes:
                 session = await self._open(request)
         except ImageUnknown:
             raise unknown(image) from None
-        except SessionExists:  # by another server of this machine
-            return await self.find(name)
+        except SessionExists:  # by another server of this machine, or it is about to be
+            try:
+                return await self.find(name)
+            except BoxGone:
+                raise Problem("unavailable", "a request with its key is under way") from None
         try:
             await self._begin(session, image)
         except BaseException as trouble:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from jail.sessions import SessionExists
 from tests.jail.sessions.conftest import sessions_in
 from worker.e2b import http_files, wire
 from worker.e2b.app import app
@@ -72,6 +73,22 @@ async def test_bodies_that_are_too_much_together_are_refused(tmp_path: Path) -> 
         first.hang_up()
         await first.answered
     assert wire.HELD.bytes == 0
+
+
+async def test_a_creation_that_another_server_is_about_to_make_may_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def taken(_: Any) -> None:
+        raise SessionExists("its name is taken, and it is not whole so far")
+
+    sessions = sessions_in(tmp_path)
+    monkeypatch.setattr(sessions, "open", taken)
+    async with asyncio.timeout(LONG):
+        client = Client(app(Boxes(sessions, E2bSettings()), "", "localhost"))
+        await client.send(b'{"templateID": "base"}', more=False)
+        await client.answered
+    assert client.status == 503
+    assert (b"retry-after", b"1") in client.said[0]["headers"]
 
 
 def request(*pieces: bytes) -> Request:
