@@ -6,6 +6,7 @@ Its id is enough to end it, so that anybody can.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -31,6 +32,10 @@ class SandboxSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     ttl: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.ttl is not None and not math.isfinite(self.ttl):
+            raise ValueError(f"ttl is {self.ttl}; it is seconds, or None")
 
 
 @dataclass(frozen=True)

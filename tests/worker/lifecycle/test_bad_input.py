@@ -1,17 +1,19 @@
 """What cannot work is refused at once, with what to set."""
 
 import importlib
+import math
 import socket
 import sys
 
 import pytest
 
 from ground import PenstockError, SettingError
+from jail.sessions import SessionRefused
 from tests.worker.lifecycle.conftest import quick
 from worker.lifecycle import LifecycleSettings, SandboxLifecycle
 from worker.lifecycle.local import LocalProvider
 from worker.lifecycle.local.provider import LocalError
-from worker.lifecycle.provider import Providers, provider_named
+from worker.lifecycle.provider import Kind, Providers, SandboxSpec, provider_named
 
 
 def broken_account():
@@ -66,6 +68,20 @@ async def test_a_record_that_names_another_folder_ends_and_removes_nothing(tmp_p
     with pytest.raises(LocalError, match="is not the name of a sandbox here"):
         await provider.find(name.format(folder=kept.parent))
     assert kept.exists()
+
+
+@pytest.mark.parametrize("ttl", [math.inf, math.nan])
+def test_a_life_without_end(ttl):
+    with pytest.raises(ValueError, match="ttl is"):
+        SandboxSpec(ttl=ttl)
+
+
+@pytest.mark.parametrize("network", ["pypi.org", 443])
+async def test_a_network_that_is_no_list_is_refused_for_good(tmp_path, network):
+    provider, spec = LocalProvider(tmp_path), SandboxSpec(options={"network": network})
+    with pytest.raises(SessionRefused, match="options: ") as refused:
+        await provider.create(spec, name="mine", tags={}, ttl=60)
+    assert provider.classify(refused.value).kind is Kind.FATAL
 
 
 @pytest.mark.parametrize("limit", [0, -1])

@@ -95,7 +95,10 @@ class LocalProvider:
             raise SessionRefused(f"options: {unknown[0]!r:.100} is none of {', '.join(_OPTIONS)}")
         options = dict(spec.options)
         if allow := options.pop("network", None):
-            options["network"] = Network(allow)
+            try:
+                options["network"] = Network(allow)
+            except (TypeError, ValueError) as problem:
+                raise SessionRefused(f"options: {problem}") from None
         await self._sessions.open(
             SessionRequest(
                 name=name, tags=tags, env=spec.env, memory_mb=spec.memory_mb, image=spec.image,
