@@ -229,28 +229,23 @@ class SessionLog:
         sampling: dict[str, Any] | None = None,
     ) -> Opened:
         """Open the session of one trajectory; `slot` is the id and the fence of the slot that it
-        is made under. The same uid again is the same session, with a further key. The task must
-        have settings. `SessionsFull` if there is no room."""
+        is made under. The same uid again is the same session, with a further key and the sampling
+        that it has. The task must have settings. `SessionsFull` if there is no room."""
         named = canonical_json([self.run, task, instance_key(instance_id), round_number, uid])
         sid = blake2b(named.encode(), digest_size=12).hexdigest()
-        session = Session(self.run, task, sid, sampling or {}, tracing.current())
-        key = f"sk-{secrets.token_urlsafe(24)}"
-        where = json.dumps([self.run, task, sid, session.sampling, session.trace])
-        lasts = 4 * self._idle
-        await self._link.command("SET", _key_of(key), where, "PX", lasts)
+        trace = tracing.current()
         facts = {
-            "uid": uid, "id": json.dumps(instance_id), "sampling": json.dumps(session.sampling),
+            "uid": uid, "id": json.dumps(instance_id), "sampling": json.dumps(sampling or {}),
             "round": "" if round_number is None else round_number,
             "slot": slot[0] if slot else "", "fence": slot[1] if slot else "",
             "most_tokens": budget.tokens, "most_turns": budget.turns,
             "most_seconds": budget.seconds,
-        } | ({"trace": session.trace} if session.trace else {})  # fmt: skip
-        said = as_text(
-            await self._task(task).run_script(
-                _OPEN, sid, self.settings.gateway_most_sessions, self._idle, budget.seconds,
-                *(part for fact in facts.items() for part in fact),
-            )
+        } | ({"trace": trace} if trace else {})  # fmt: skip
+        reply = await self._task(task).run_script(
+            _OPEN, sid, self.settings.gateway_most_sessions, self._idle, budget.seconds,
+            *(part for fact in facts.items() for part in fact),
         )  # fmt: skip
+        said = as_text(reply[0])
         if said == "full_sessions":
             most = self.settings.gateway_most_sessions
             raise SessionsFull(task, f"{most} are open (PENSTOCK_GATEWAY_MOST_SESSIONS)", _LATER)
@@ -258,6 +253,10 @@ class SessionLog:
             raise SessionsFull(task, "its groups and sessions have the bytes it may use", _LATER)
         if said != "live":
             raise SessionOver(sid, said)
+        session = Session(self.run, task, sid, json.loads(reply[1]), trace)
+        key = f"sk-{secrets.token_urlsafe(24)}"
+        where = json.dumps([self.run, task, sid, session.sampling, session.trace])
+        await self._link.command("SET", _key_of(key), where, "PX", 4 * self._idle)
         return Opened(session, key)
 
     async def find(self, key: str) -> Session:

@@ -518,6 +518,7 @@ async def test_too_many_sessions_are_refused_and_old_ones_go_on(redis: Any) -> N
     session = await bench.open("u1")
     with pytest.raises(SessionsFull):
         await bench.open("u2")
+    assert len(bench.redis.keys("penstock:gateway:key:*")) == 1
     assert await bench.open("u1") == session
     await one_turn(bench.log, session)
     await bench.aclose()
@@ -564,6 +565,13 @@ async def test_a_full_redis_ends_no_renewing_of_leases() -> None:
     assert renewed.is_set()
     await notes.aclose()
     assert fault_of(OutOfMemoryError("OOM command not allowed")).status == 503
+
+
+async def test_a_second_opener_samples_as_the_first_one_said(bench: Bench) -> None:
+    first = await bench.open(sampling={"temperature": 1.0})
+    second = await bench.another().open("math", "u1", "i1", sampling={"temperature": 0.2})
+    assert (await bench.log.find(second.key)).sampling == first.sampling
+    assert second.session.sampling == first.sampling
 
 
 async def test_a_key_in_use_lives_as_long_as_its_session(
