@@ -38,12 +38,13 @@ _BOOT = (
 )
 BACKLOG = 4096  # callers that the hub has not accepted yet; asyncio would lose those beyond
 _NAME = re.compile(r"\w[\w.-]{0,127}")
+_MOST_BYTES = 255  # of a file's name
 _HUB = ".hub-"
 
 
 def valid(name: str) -> bool:
     """A name becomes one of a file, and may come from a record that anyone wrote."""
-    return _NAME.fullmatch(name) is not None
+    return _NAME.fullmatch(name) is not None and len(name.encode()) <= _MOST_BYTES
 
 
 class Door:

@@ -139,6 +139,7 @@ class LocalSession:
         user: str = "",
         mode: int | None = None,
     ) -> Entry:
+        wire.check_mode(mode)
         size = len(content) if isinstance(content, bytes) else None
         given = {"path": path, "size": size, "mode": mode}
         return Entry(**await self._value("write", path, user, content, **given))

@@ -35,6 +35,12 @@ def check_signal(number: Any) -> None:
         raise SessionRefused(f"signal is {number!r:.50}; it must be 0 to {signal.NSIG - 1}")
 
 
+def check_mode(mode: Any) -> None:
+    """Check the permissions of a file. Raises `SessionRefused`."""
+    if mode is not None and not (isinstance(mode, int) and 0 <= mode <= 0o7777):
+        raise SessionRefused(f"mode is {mode!r:.50}; it must be 0 to 0o7777, or None")
+
+
 def packed(header: dict[str, Any], body: bytes = b"") -> bytes:
     return wire.pack(header, [body])
 

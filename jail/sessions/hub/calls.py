@@ -105,7 +105,9 @@ def check_request(about: dict[str, Any], jails: Jails, default: Limits) -> Limit
             f"{jails.level}, which has no mount namespaces"
         )
     if about["name"] and not valid(about["name"]):
-        raise SessionRefused(f"name {about['name']!r:.100}: letters, digits, _ . - only")
+        raise SessionRefused(
+            f"name {about['name']!r:.100}: letters, digits, _ . - only, in 255 bytes"
+        )
     if len(about["tags"]) > _MOST_TAGS:
         raise SessionRefused(f"tags: {len(about['tags'])}, above {_MOST_TAGS}")
     check_variables(about["env"])
@@ -115,10 +117,10 @@ def check_request(about: dict[str, Any], jails: Jails, default: Limits) -> Limit
         if (asked := about[name]) is not None and asked < 1:
             raise SessionRefused(f"{name} is {asked!r:.50}; it must be at least 1")
     disk = (about["disk_mb"] or 0) * MB
-    limits = with_disk(default, disk) if disk else default
-    memory = (about["memory_mb"] or 0) * MB or limits.memory
-    processes = about["processes"] or limits.processes
     try:
+        limits = with_disk(default, disk) if disk else default
+        memory = (about["memory_mb"] or 0) * MB or limits.memory
+        processes = about["processes"] or limits.processes
         limits = replace(limits, memory=memory, processes=processes, cpu=CAPS.cpu, wall=1.0)
         return limits.within(jails.caps)
     except LimitRefused as refusal:

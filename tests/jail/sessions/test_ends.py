@@ -5,6 +5,7 @@ What must not be left: processes, links, cgroups, folders.
 
 import asyncio
 import json
+import math
 import os
 import re
 import signal
@@ -143,6 +144,7 @@ async def test_a_caller_that_waited_for_room_and_has_gone_uses_it_no_more(in_nam
     "asked",
     [
         {"ttl": 0}, {"ttl": -1}, {"ttl": 366 * 86400.0}, {"idle": 0}, {"name": "../x"},
+        {"name": "\u00e9" * 128}, {"disk_mb": math.nan},
         {"memory_mb": 1 << 20}, {"memory_mb": 0}, {"processes": -1}, {"disk_mb": 0},
         {"tags": {str(n): "" for n in range(99)}},
     ],

@@ -16,6 +16,7 @@ from jail.sessions import (
     LocalSessions,
     Session,
     SessionGone,
+    SessionRefused,
     SessionRequest,
     TooManySessions,
     wire,
@@ -78,6 +79,9 @@ async def test_a_file_comes_back_as_it_was(session):
     await session.write("~/a/b/c", b"new")
     assert await read(session, entry.path) == b"new"
     assert await sh(session, "cat a/b/c") == b"new"
+    for mode in (-1, 1 << 40):
+        with pytest.raises(SessionRefused, match="mode is"):
+            await session.write("a/b/c", b"newer", mode=mode)
 
 
 async def test_a_stream_goes_up(session):
