@@ -118,13 +118,17 @@ class Rollouts:
 
     async def _prepare(self, rollout: Rollout, config: TaskConfig, skip: list[Any] | None) -> bool:
         """Resume the task from a list, or reset it if there is none; False if the rollout was
-        replaced meanwhile. It does not count as running until this is done: if this server dies
-        first, the next server that is asked prepares it."""
+        replaced meanwhile: then the task is another's, and left alone. It does not count as running
+        until this is done: if this server dies first, the next server that is asked prepares it."""
         task, digest, _ = rollout
         self._preparing[task] = digest
         try:
             await self._stop(task)
+            if not await self._is_ours(rollout):
+                return False
             buffer = await self._desk.start(task, config)
+            if not await self._is_ours(rollout):
+                return False
             if skip is None:
                 await buffer.reset()
             else:
@@ -136,6 +140,9 @@ class Rollouts:
         finally:
             if self._preparing.get(task) == digest:
                 del self._preparing[task]
+
+    async def _is_ours(self, rollout: Rollout) -> bool:
+        return bool(await self._call("enter", rollout.task, rollout.digest, "preparing"))
 
     async def look_after(self) -> None:
         """Renew this server's rollouts, stop those that were replaced, take over orphans."""

@@ -1,6 +1,7 @@
 """slime's endpoints with its shapes, and ours; what is refused, and how."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable
@@ -655,6 +656,33 @@ async def test_a_trainer_that_comes_back_with_an_old_list_gets_what_its_death_co
             assert (await read(client))["data"]["meta_info"]["finished_groups"] == [name]
         await start(client, skip_instance_ids=skip)
         assert (await read(client))["data"]["meta_info"]["finished_groups"] == ["a", "b"]
+
+
+async def test_a_start_that_was_replaced_leaves_the_task_to_the_other(
+    redis: ground.Client, make: Callable[..., Bench]
+) -> None:
+    stopping, may_end = asyncio.Event(), asyncio.Event()
+
+    async def generator_that_ends_slowly() -> None:
+        while not may_end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await may_end.wait()
+            stopping.set()
+
+    desk = Desk(target_of(redis), "default", BufferSettings())
+    server = rollouts.Rollouts(desk, "http://127.0.0.1:1")
+    server._running["outside"] = asyncio.create_task(generator_that_ends_slowly())
+    await asyncio.sleep(0)
+    first = asyncio.create_task(server.start({**START, "num_repeat_per_sample": 2}))
+    await stopping.wait()
+    await server.start(START)
+    await make("outside").fill("a", [1])
+    may_end.set()
+    assert await first == "another rollout of the task was started meanwhile"
+    buffer = desk.buffer("outside")
+    assert (await buffer.config()).group_size == 4
+    assert len(await buffer.catalog.items("a")) == 1
+    await desk.aclose()
 
 
 async def test_a_start_that_takes_long_keeps_its_lease(
