@@ -11,6 +11,12 @@ from typing import Any
 from gateway.packing import from_json, runs, spread, to_json
 from gateway.training_rows import Row, Rows, reward_of
 
+RESERVED = frozenset({
+    "uid", "instance_id", "session", "sampling", "traceparent", "rows", "versions", "counts",
+    "weight", "exact", "reward", "cause", "masked",
+})  # fmt: skip
+"""The keys of an item that mean something to its readers: no `extra` has one."""
+
 
 def item_of(
     facts: Mapping[str, Any],

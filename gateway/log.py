@@ -34,7 +34,7 @@ from gateway.errors import (
     SessionsFull,
     SessionUnknown,
 )
-from gateway.items import item_of
+from gateway.items import RESERVED, item_of
 from gateway.notes import Notes
 from gateway.packing import Ids, ids_of
 from gateway.record_format import call_of, full_from, record_of
@@ -428,6 +428,10 @@ class SessionLog:
         """Put the session's rows and reward into the buffer, and forget its calls, in one script.
         A repeat gets the same answer. `rewards` are by call, for the lineages that these are in;
         `extra` are further keys of the item. `RewardDiffers`, and what the buffer raises."""
+        if taken := sorted(RESERVED & (extra or {}).keys()):
+            raise ItemRefused(
+                f"extra: {taken[0]!r} is a key of the gateway's own: name it otherwise"
+            )
         drain = self.settings.gateway_drain if drain is None else drain
         said = digest([reward, sorted((rewards or {}).items())]).hex()
         return await self._finalize(session, said, reward, rewards or {}, extra or {}, drain)

@@ -32,8 +32,7 @@ class GatewaySettings(Settings):
     gateway_drain: float = Field(
         20.0,
         ge=0,
-        description="Seconds that finalizing waits for calls under way. Keep it above a call's"
-        " lease: else sessions are masked whose gateway was killed.",
+        description="Seconds that finalizing waits for calls under way: more than a call's lease.",
     )
     gateway_cache_bytes: int = Field(
         256 * 1024 * 1024, ge=0, description="Memory for the tokens of sessions in use."

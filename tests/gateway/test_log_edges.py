@@ -715,6 +715,17 @@ async def test_rows_come_back_from_an_item_as_they_were(bench: Bench) -> None:
     assert rows[0].mask == runs([1, 0, 1])
 
 
+@pytest.mark.parametrize("name", ["masked", "reward", "rows"])
+async def test_extra_has_no_key_of_the_gateways_own(bench: Bench, name: str) -> None:
+    session = await bench.open()
+    await one_turn(bench.log, session)
+    with pytest.raises(ItemRefused, match=name):
+        await bench.log.finalize(session, None, extra={name: True})
+    await bench.log.finalize(session, 1.0, extra={"label": True})
+    item = await taken(bench)
+    assert (item["label"], [reward for _, reward in rows_in(item)]) == (True, [1.0])
+
+
 async def test_a_masked_task_masks_old_spans_of_each_row(bench: Bench) -> None:
     await bench.buffer.set_policy(Policy(groups_per_version=4, max_age=0, when_old="mask"))
     await bench.buffer.publish(8)
