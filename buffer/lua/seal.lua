@@ -1,6 +1,6 @@
 -- seal.lua: complete a batch: the discarded ids it reports and the figures it carries.
 -- KEYS   root
--- ARGV   receipt size raw_read custom_meta_info masked(tokens), then for each age: age groups
+-- ARGV   receipt size raw_read(of `raw`, since the run began) custom_meta_info masked(tokens), then for each age: age groups
 -- REPLY  {sealed, discarded_json, items, groups, n, sum, m2, min, max} (figures); without figures, and sealed
 --        is 0, for a batch that is empty or lost groups with its lease: it is undone, the rest stays for the
 --        next; or for one that is acknowledged already
@@ -43,10 +43,12 @@ return whole(function()
   end
   redis.call('HSET', batch, 'discarded', told, 'meta_info', CUSTOM_META_INFO,
     'figures', table.concat(reply, ' ', 3))
-  local mark = tonumber(redis.call('HGET', at('seen'), 'mark') or '0')
+  local had = redis.call('HMGET', at('seen'), 'mark', 'cut')
+  local mark, cut = tonumber(had[1] or '0'), tonumber(had[2] or '0')
+  local more = math.max(0, RAW_READ - cut) -- another read may have cut some of it off
   redis.call('DEL', at('seen'))
-  redis.call('LTRIM', at('raw'), RAW_READ, -1)
-  redis.call('HSET', at('seen'), 'mark', mark + 1)
+  redis.call('LTRIM', at('raw'), more, -1)
+  redis.call('HSET', at('seen'), 'mark', mark + 1, 'cut', cut + more)
   count('batches', 1)
   count('delivered', size)
   if policy then

@@ -45,9 +45,11 @@ class RawGroups:
         """All items written since the last read, by instance, for a task's own `meta_info`.
 
         The list `raw` in Redis has an entry for each, in pairs of group and uid. The second value
-        is how long the list was: the read that uses these items cuts so much of it off.
+        is how many entries it has had so far, with those that were cut off: the read that uses
+        these items cuts off what is left of so many.
         """
-        flat = await self._task.link.command("LRANGE", self._task.key("raw"), 0, -1)
+        key = self._task.key
+        cut, flat = await self._many([("HGET", key("seen"), "cut"), ("LRANGE", key("raw"), 0, -1)])
         found: dict[Any, list[Item]] = {}
         for part in chunks(list(zip(flat[::2], flat[1::2], strict=True)), _ITEMS):
             values = await self._many(
@@ -57,7 +59,7 @@ class RawGroups:
                 if value is not None:
                     _, item = stored_item(value)
                     found.setdefault(item["instance_id"], []).append(item)
-        return found, len(flat)
+        return found, int(cut or 0) + len(flat)
 
     async def _many(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         async def call() -> list[Any]:

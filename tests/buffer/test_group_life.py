@@ -826,6 +826,38 @@ async def test_custom_meta_information_sees_all_raw_items_since_the_last_read(ma
     assert (await bench.buffer.fetch(first.receipt)).figures == first.figures
 
 
+async def test_a_read_that_is_sealed_late_cuts_off_no_item_that_it_did_not_see(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def figures(raw: dict[Any, list[Any]]) -> dict[str, Any]:
+        return {"seen": sorted(raw)}
+
+    one, other = (
+        make(group_size=2, functions=GroupFunctions(get_group_data_meta_info=figures))
+        for _ in range(2)
+    )
+    call, read, may_seal = other.buffer._task.call, asyncio.Event(), asyncio.Event()
+
+    async def seals_late(script: str, *args: Any) -> Any:
+        if script == "seal":
+            read.set()
+            await may_seal.wait()
+        return await call(script, *args)
+
+    monkeypatch.setattr(other.buffer._task, "call", seals_late)
+    await one.fill("a", [1, 0])
+    await one.fill("b", [1, 0])
+    late = asyncio.create_task(other.buffer.take(1))
+    await read.wait()
+    await one.fill("c", [1, 0])
+    batches = [await one.buffer.take(1)]
+    await one.fill("d", [1, 0])
+    may_seal.set()
+    batches += [await late, await one.buffer.take(1)]
+    seen = [batch.figures["seen"] for batch in batches if batch]
+    assert seen == [["a", "b", "c"], ["a", "b"], ["d"]]
+
+
 async def test_two_runs_and_two_tasks_do_not_meet(make: Make) -> None:
     benches = [make(), make(task="code"), make(run="other")]
     for n, bench in enumerate(benches):
