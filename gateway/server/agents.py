@@ -132,7 +132,7 @@ class Agents:
             work = asyncio.create_task(
                 self._turns.answer(
                     session, question, digest, way.dialect.NAME,
-                    retry=retried.isdigit() and int(retried) > 0,
+                    retry=retried.isdigit() and retried.strip(b"0") != b"",
                     key=headers.get(b"idempotency-key", b"").decode("latin-1")[:256],
                     trace="" if b"traceparent" in headers else session.trace,
                 )

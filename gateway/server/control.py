@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from buffer.item import HIGHEST_ROUND
 from gateway.log import Budget, Session, SessionLog
 from gateway.show import described
 from gateway.training_rows import rows_of
@@ -56,7 +57,7 @@ class Sampling(Given):
         lt=2**63,
         description="Equal seeds, prompts and weights give equal answers, if the engine can.",
     )
-    stop: list[str] = Field(default_factory=list, max_length=16)
+    stop: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list, max_length=16)
     stop_token_ids: list[int] = Field(default_factory=list, max_length=64)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     thinking: str = Field(
@@ -71,8 +72,10 @@ class Open(Given):
     """A session of one trajectory."""
 
     uid: Annotated[str, Field(min_length=1, max_length=512)]
-    instance_id: Annotated[str, Field(min_length=1, max_length=512)] | int
-    round_number: int | None = Field(None, ge=0)
+    instance_id: (
+        Annotated[str, Field(min_length=1, max_length=512)] | Annotated[int, Field(strict=True)]
+    )
+    round_number: int | None = Field(None, ge=0, lt=HIGHEST_ROUND)
     slot: Slot | None = None
     budget: GivenBudget = Field(default_factory=lambda: GivenBudget.model_validate({}))
     sampling: Sampling = Field(default_factory=lambda: Sampling.model_validate({}))

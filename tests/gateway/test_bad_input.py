@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 import ground
+from gateway.server.control import Open
 from tests.gateway.scripted.vllm import ScriptedVllm
 from tests.gateway.serving import TOOLS, answered_or_refused, user, world
 
@@ -129,6 +131,26 @@ async def test_what_is_no_request_at_all_is_refused(
         assert answer.status_code == 400
         answered_or_refused("messages" if path == "/v1/messages" else "chat", answer)
         assert await agent.calls() == {}
+
+
+async def test_any_count_of_retries_is_a_number(real_redis: ground.Client) -> None:
+    async with world(real_redis, ScriptedVllm()) as here:
+        agent = await here.open()
+        for count in ("9" * 5000, "0", "-1"):
+            answer = await agent.chat([user(count)], _x_stainless_retry_count=count)
+            assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"round_number": 2**53}, {"instance_id": True}, {"sampling": {"stop": [""]}}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_no_session_is_opened_with_what_cannot_be_meant(wrong: dict[str, Any]) -> None:
+    meant = {"uid": "u", "instance_id": 7, "round_number": 2**53 - 1, "sampling": {"stop": ["a"]}}
+    assert Open.model_validate(meant).instance_id == 7
+    with pytest.raises(ValidationError):
+        Open.model_validate(meant | wrong)
 
 
 async def test_a_request_too_large_is_refused_before_it_is_read_whole(
