@@ -58,7 +58,7 @@ def mask(items: list[dict[str, Any]], oldest: int) -> int:
     `masked` has the stale stretches, `[first, end]`, and `train_from` the first token behind all of
     them: for each row, if its `versions` are by row. A row without a token to train on has None.
     """
-    masked = 0
+    masked, oldest = 0, max(oldest, 0)  # -1 and -2 are no versions, early in a run either
     for item in items:
         rows = rows_of(item)
         lowest, _ = reported(item)

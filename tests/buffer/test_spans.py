@@ -52,6 +52,14 @@ def test_each_stale_stretch_is_masked(versions: Any, masked: Any, first: Any) ->
     assert (item["masked"], item["train_from"]) == (masked, first)
 
 
+def test_early_in_a_run_a_prompt_and_an_unknown_version_are_not_trained_on() -> None:
+    first: Any = {"versions": [[10, -1], [5, 0]]}
+    unknown: Any = {"versions": [[10, -1], [5, -2]]}
+    assert mask([first, unknown], -3) == 5
+    assert (first["train_from"], first["masked"]) == (10, [])
+    assert (unknown["train_from"], unknown["masked"]) == (None, [[10, 15]])
+
+
 def test_rows_are_masked_each_by_its_own_versions() -> None:
     item = {"versions": [[[4, 7], [4, 8]], [[6, 8]], []], "version_start": 7}
     assert reported(item) == ("7", "8")
