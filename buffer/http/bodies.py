@@ -19,7 +19,7 @@ Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID)] | int
 Digits = Annotated[str, Field(pattern="^[1-9][0-9]{0,4}$")]
 Size = Annotated[int, Field(ge=-1, le=2**53)] | Digits
 Version = Annotated[int, Field(ge=UNKNOWN, le=2**31)]
-Tokens = Annotated[int, Field(ge=0, le=2**53)]
+Tokens = Annotated[int, Field(ge=0, le=2**31)]
 Span = tuple[Tokens, Version]
 
 
@@ -54,7 +54,7 @@ class Parked(BaseModel):
     """Unfinished items of a slot."""
 
     fence: Annotated[str, Field(pattern=FENCE)]
-    items: list[Item]
+    items: list[Item] = Field(max_length=MOST_ITEMS)
     go_on: bool = False
 
 

@@ -211,13 +211,18 @@ async def requeue(buffer: Existing, instance_id: Instance, number: Round = 0) ->
     return {"requeued": await buffer.catalog.requeue(_name(instance_id), number)}
 
 
+def check_many(items: list[Any]) -> None:
+    """Refuse more items than one request may have."""
+    if len(items) > MOST_ITEMS:
+        raise Refused(413, f"{len(items)} items in one request; send at most {MOST_ITEMS}")
+
+
 def _entries(body: bytes, limit: int) -> list[Entry]:
     given, _ = parse_json(body)
     items = given.get("items") if isinstance(given, dict) else given
     if not isinstance(items, list):
         raise Refused(400, 'the body must be {"items": […]}')
-    if len(items) > MOST_ITEMS:
-        raise Refused(413, f"{len(items)} items in one request; send at most {MOST_ITEMS}")
+    check_many(items)
     entries = []
     for number, item in enumerate(items):
         try:

@@ -13,7 +13,7 @@ from buffer.errors import NoPolicy, SlotLost, why_not_admitted
 from buffer.http.answers import WHOLE, Answer, Refused, body_of, unless_gone
 from buffer.http.bodies import FENCE, Parked, takes
 from buffer.http.desk import Serving
-from buffer.http.v1 import Existing
+from buffer.http.v1 import Existing, check_many
 from buffer.item import LONGEST_ID, parse_json
 from buffer.versions.policy import Policy
 from buffer.versions.slots import Slot
@@ -199,6 +199,7 @@ async def park(buffer: Existing, slot: SlotId, request: Request) -> dict[str, in
     fits = isinstance(fence, str) and isinstance(items, list) and isinstance(go_on, bool)
     if not fits or not re.fullmatch(FENCE, fence):
         raise Refused(400, 'the body must be {"fence": "7", "items": […], "go_on": false}')
+    check_many(items)
     await buffer.slots.park(slot, fence, items, None, go_on=go_on)
     return {"parked": len(items)}
 

@@ -7,11 +7,12 @@
 --        never published, -3 when one is of another instance than the slot's
 -- include: slot_group.lua
 return whole(function()
-  local group, parked, last = nil, 0, FENCE
+  local group, parked, sent = nil, 0, {FENCE}
   for _, _, _, uid, segment, _, highest in each_item() do
     if policy and highest ~= '' and tonumber(highest) > policy.top then return -2 end
-    last = last .. ' ' .. segment .. ' ' .. uid
+    sent[#sent + 1] = segment .. ' ' .. uid
   end
+  local last = table.concat(sent, ' ')
   if GO_ON == '0' and redis.call('GET', at('parked:' .. SLOT)) == last then return 0 end
   for id_json, id, round, uid, segment, lowest, _, payload in each_item() do
     if policy then group = group_of_slot(SLOT, FENCE, id_json, id, round) end

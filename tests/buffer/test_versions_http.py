@@ -123,6 +123,7 @@ async def test_slimes_reader_gets_what_the_policy_allows(client: httpx.AsyncClie
         ("POST", "/slots", {"n": 0, "owner": "g"}, 422, "n"),
         ("POST", "/items", {"items": [item("a", "u", 0, version_end=11)]}, 400, "published"),
         ("POST", "/items", {"items": [item("a", "u", 0, versions=[[1]])]}, 400, "pair"),
+        ("POST", f"/slots/{'0' * 32}.1/park", {"fence": "1", "items": [{}] * 10_001}, 413, "10000"),
     ],
 )
 async def test_what_cannot_be_is_refused_with_a_sentence(
