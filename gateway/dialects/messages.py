@@ -231,7 +231,8 @@ def _input(arguments: str) -> Any:
     """The arguments as an object. What is none is kept under a name, and fails the tool's check."""
     try:
         found = json.loads(arguments or "{}")
-    except ValueError:
+        json.dumps(found, allow_nan=False)  # NaN and 1e999 are read, and no JSON
+    except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {"arguments": arguments}
 

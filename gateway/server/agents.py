@@ -163,18 +163,21 @@ class Agents:
                     await way.stream(KEEPALIVE)
                 elif time.monotonic() - began > _BLANKS_AFTER:
                     await way.blank()
-            answered = work.result()
-            if question.stream:
-                for event in way.dialect.events(question, answered.reply):
-                    await way.stream(event)
-                await asyncio.sleep(0)  # whether it went meanwhile
-                whole = not gone.done()
-                await way.end()
-            else:
-                whole = not gone.done()
-                await way.json(way.dialect.whole(question, answered.reply))
-            answered.sent(Sent.WHOLE if whole else Sent.HUNG_UP)
-            return "done" if whole else "hung_up"
+            answered, sent = work.result(), Sent.HUNG_UP
+            try:
+                if question.stream:
+                    for event in way.dialect.events(question, answered.reply):
+                        await way.stream(event)
+                    await asyncio.sleep(0)  # whether it went meanwhile
+                    sent = Sent.HUNG_UP if gone.done() else Sent.WHOLE
+                    await way.end()
+                else:
+                    whole = Sent.HUNG_UP if gone.done() else Sent.WHOLE
+                    await way.json(way.dialect.whole(question, answered.reply))
+                    sent = whole
+            finally:
+                answered.sent(sent)
+            return "done" if sent is Sent.WHOLE else "hung_up"
         finally:
             gone.cancel()
             if not orphaned:  # as when the server ends

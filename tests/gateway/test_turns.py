@@ -12,6 +12,9 @@ import pytest
 
 import ground
 from gateway.calls import UNKNOWN_VERSION, Sent, State
+from gateway.dialects import messages
+from gateway.dialects.dialect import Reply
+from gateway.engines.models import Answer, ToolUse
 from tests.gateway.scripted.engine import Fault, ScriptedEngine
 from tests.gateway.scripted.model import END, Model, Template, decode, encode
 from tests.gateway.scripted.sglang import ScriptedSglang
@@ -747,6 +750,30 @@ async def test_a_stream_says_what_the_whole_says(one: World, dialect: str) -> No
     assert json.loads(deltas[2]["partial_json"]) == message["content"][2]["input"]
     assert events[-2]["delta"]["stop_reason"] == message["stop_reason"] == "tool_use"
     assert events[-1]["type"] == "message_stop"
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"x": NaN}', '{"x": 1e999}', "[" * 5000], ids=["NaN", "infinite", "deep"]
+)
+def test_arguments_that_are_no_object_are_kept_as_a_text(arguments: str) -> None:
+    reply = Reply("s-1", 1, "m", Answer("", "", [ToolUse("sh", arguments)]), "tool_calls")
+    body = {"model": "m", "max_tokens": 1, "messages": [user("hello")]}
+    (block,) = messages.whole(messages.read(body), reply)["content"]
+    assert block["input"] == {"arguments": arguments}
+
+
+async def test_an_answer_that_cannot_be_written_is_noted_as_hung_up(
+    one: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unwritable(*_: Any) -> Any:
+        raise RecursionError
+
+    agent = await one.open()
+    with monkeypatch.context() as patched:
+        patched.setattr(messages, "whole", unwritable)
+        assert (await agent.messages([user("hello")])).status_code == 500
+    await one.gateway._sessions._notes.flush()
+    assert [call.sent for call in (await agent.calls()).values()] == [Sent.HUNG_UP]
 
 
 @pytest.mark.parametrize("dialect", ["chat", "messages"])
