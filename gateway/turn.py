@@ -101,7 +101,7 @@ class Turns:
         self._pool = pool
         self._settings = settings
         self._tally = tally
-        self._side = frozenset(filter(None, settings.gateway_side_models.split(",")))
+        self._side = {name.strip() for name in settings.gateway_side_models.split(",")} - {""}
         self._here: dict[tuple[str, int], asyncio.Future[Answered]] = {}
 
     async def answer(

@@ -642,7 +642,7 @@ async def test_turns_of_a_side_model_are_recorded_and_not_trained_on(
     real_redis: ground.Client,
 ) -> None:
     """Edge 34."""
-    async with world(real_redis, ScriptedVllm(), gateway_side_models="small") as here:
+    async with world(real_redis, ScriptedVllm(), gateway_side_models="tiny, small") as here:
         agent = await here.open()
         await agent.chat([user("a title, please")], model="small")
         await agent.says("hello")
