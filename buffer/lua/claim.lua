@@ -57,7 +57,7 @@ local function fill()
   end
   local skipped, over, stale, full = 0, false, 0, false
   while batch.want > 0 and not over and not full do
-    local page = offered(skipped, batch.want)
+    local page = offered(skipped, skipped == 0 and batch.want or 1000) -- it may have to pass by many rounds
     if #page == 0 then break end
     for _, gid in ipairs(page) do
       local meta = not batch.has[instance_of(gid)] and known(gid)
@@ -75,6 +75,7 @@ local function fill()
         full = batch.room and (owned > 0 or #batch.reply > 3) and bytes_of(gid) > batch.room
         if over or full then break end
         take(batch, gid, ends, meta)
+        if batch.want == 0 then break end
       end
     end
   end

@@ -321,6 +321,21 @@ async def test_two_rounds_of_an_instance_never_meet_in_a_batch(bench: Bench) -> 
     assert ids == [["a", "b"], ["a"], ["a"]]
 
 
+async def test_a_take_passes_by_many_rounds_of_an_instance_in_few_steps(
+    real_redis: ground.Client,
+) -> None:
+    redis: Any = real_redis
+    buffer = RolloutBuffer(redis, "math", TaskConfig(group_size=1, dialect="v1"))
+    await buffer.write_many([item("a", f"u{n}") for n in range(100)])
+    await buffer.write_many([item(name, "u") for name in "bcd"])
+    redis.config_resetstat()
+    batch = await buffer.take(3)
+    assert redis.info("commandstats")["cmdstat_zrange"]["calls"] < 10
+    assert batch is not None
+    assert [name for name, _ in batch.groups] == ["a", "b", "c"]
+    await buffer.aclose()
+
+
 async def test_ten_epochs_deliver_an_instance_ten_times(bench: Bench) -> None:
     for number in range(10):
         for instance in ("a", "b"):
