@@ -23,16 +23,16 @@ def described(log: Log, rows: Rows, *, tokens: bool = False) -> dict[str, Any]:
 def lines(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Print a line per turn, below the one that it continues."""
     ends = {call["id"]: call["prompt"] + call["sampled"] for call in calls}
-
-    def below(parent: int | None, lead: str) -> Iterator[str]:
-        children = [call for call in calls if call["parent"] == parent]
-        for call in children:
-            last = call is children[-1]
-            branch, more = ("", "") if parent is None else ("└ ", "  ") if last else ("├ ", "│ ")
-            yield f"{lead}{branch}{_line(call, ends)}"
-            yield from below(call["id"], lead + more)
-
-    yield from below(None, "")
+    children: dict[int | None, list[Mapping[str, Any]]] = {}
+    for call in calls:
+        children.setdefault(call["parent"], []).append(call)
+    left = [("", "", call) for call in reversed(children.get(None, ()))]
+    while left:
+        lead, branch, call = left.pop()
+        yield f"{lead}{branch}{_line(call, ends)}"
+        lead += {"": "", "└ ": "  ", "├ ": "│ "}[branch]
+        below = children.get(call["id"], [])
+        left += [(lead, "└ " if each is below[-1] else "├ ", each) for each in reversed(below)]
 
 
 def _line(call: Mapping[str, Any], ends: Mapping[int, int]) -> str:

@@ -125,7 +125,7 @@ async def show_session(
     """The calls of a session as they are now, and the rows that it would give."""
     sessions, run = _of(request)
     log = await sessions.read(Session(run, task, sid, {}))
-    return described(log, rows_of(log), tokens=tokens)
+    return described(log, rows_of(log, sessions.settings.gateway_on_hole), tokens=tokens)
 
 
 @control.post("/tasks/{task}/sessions/{sid}/finalize")

@@ -138,15 +138,15 @@ def show(task: str, session: str, tokens: bool, as_json: bool) -> int:
     from gateway.training_rows import rows_of
 
     async def read(log: "SessionLog", _: Link) -> Any:
-        return await log.read(Session(log.run, task, session, {}))
+        found = await log.read(Session(log.run, task, session, {}))
+        return found, rows_of(found, log.settings.gateway_on_hole)
 
     try:
-        found = _with_log(read)
+        found, rows = _with_log(read)
     except SessionUnknown:
         say(f"penstock: task {task!r} has no open session {session!r}; list them with "
             "penstock gateway ls", err=True)  # fmt: skip
         return 1
-    rows = rows_of(found)
     about = described(found, rows, tokens=tokens)
     if as_json:
         click.echo(json.dumps(about, indent=2))

@@ -6,6 +6,7 @@ import os
 import subprocess
 
 import ground
+from gateway.show import lines
 from tests.gateway.scripted.model import Model
 from tests.gateway.scripted.vllm import ScriptedVllm
 from tests.gateway.serving import user, world
@@ -18,6 +19,18 @@ async def penstock(server: PrivateRedis, *words: str) -> "subprocess.CompletedPr
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     env = clean | {"PENSTOCK_REDIS_URL": server.url}
     return await asyncio.to_thread(commands.run, ["gateway", *words], env=env)
+
+
+def test_a_long_session_is_drawn() -> None:
+    turn = {"prompt": 2, "sampled": 1, "keep": 1, "versions": [], "finish": "stop",
+            "state": "done", "train": True}  # fmt: skip
+    drawn = list(lines([{**turn, "id": n, "parent": n - 1 or None} for n in range(1, 1501)]))
+    assert (len(drawn), drawn[2].partition(";")[0]) == (1500, "  └ turn 3")
+    forks = [(1, None), (2, 1), (3, 1), (4, 2), (5, None)]
+    tree = lines([{**turn, "id": n, "parent": parent} for n, parent in forks])
+    assert [line.partition(";")[0] for line in tree] == [
+        "turn 1", "├ turn 2", "│ └ turn 4", "└ turn 3", "turn 5",
+    ]  # fmt: skip
 
 
 async def test_open_sessions_are_listed(

@@ -29,6 +29,7 @@ from gateway.log import Budget, Fresh, Join, Replay, Session
 from gateway.notes import Notes
 from gateway.packing import floats_of, ids_of, runs, spread
 from gateway.server.agents import fault_of
+from gateway.server.control import show_session
 from gateway.settings import GatewaySettings
 from gateway.training_rows import Log, rows_of
 from tests.gateway.agents import Agent, How, MemoryLog, World, check
@@ -243,6 +244,19 @@ def test_a_lost_turn_can_mask_only_the_lineages_that_it_may_be_part_of() -> None
     assert not rows.masked
     everywhere = Log({call.id: call for call in (done(1), lost(2))})
     assert rows_of(everywhere, "lineage").masked
+
+
+async def test_a_session_is_shown_as_it_would_be_put() -> None:
+    log = Log({call.id: call for call in (done(1), lost(2, 1), done(3, 1, 4), done(4))})
+
+    async def read(_: Session) -> Log:
+        return log
+
+    sessions = SimpleNamespace(settings=GatewaySettings(gateway_on_hole="lineage"), read=read)
+    state = SimpleNamespace(sessions=sessions, run="default")
+    request: Any = SimpleNamespace(app=SimpleNamespace(state=state))
+    shown = await show_session("math", "s", request)
+    assert [row["masked"] for row in shown["rows"]] == [True, False]
 
 
 def test_of_an_answer_and_its_retry_the_one_that_was_delivered_is_trained_on() -> None:
