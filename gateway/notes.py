@@ -47,10 +47,11 @@ class Notes:
 
     def note(self, root: str, sid: str, call: int, fence: str, what: str) -> None:
         """Have note.lua note this of a call."""
-        self._held.pop((root, sid, call), None)
-        if what == "3" and self._due.get((root, sid, call), ("", ""))[1] == "2":
+        one = root, sid, call
+        self._held.pop(one, None)
+        if what == "3" and (fence, "2") in (self._due.get(one), self._leaving.get(one)):
             return  # another of its clients has the whole answer
-        self._due[root, sid, call] = (fence, what)
+        self._due[one] = (fence, what)
         self._more.set()
         self._start()
 

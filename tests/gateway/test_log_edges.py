@@ -32,6 +32,7 @@ from gateway.server.agents import fault_of
 from gateway.server.control import show_session
 from gateway.settings import GatewaySettings
 from gateway.training_rows import Log, rows_of
+from ground import RedisUnavailable
 from tests.gateway.agents import Agent, How, MemoryLog, World, check
 from tests.gateway.conftest import Bench
 from tests.gateway.scripted.model import Template
@@ -621,6 +622,23 @@ async def test_an_expired_session_takes_no_room(bench: Bench) -> None:
     await bench.another().sweep("math")
     assert int(bench.redis.hget(f"{lives.root}:state", "session_bytes")) == size
     assert not bench.redis.exists(expired.calls_key())
+
+
+async def test_an_answer_that_one_client_has_whole_is_noted_so_over_an_outage() -> None:
+    notes: Notes
+
+    class Away:
+        async def run(self, *_: Any) -> None:
+            notes.note("root", "sid", 1, "", "3")  # another client hangs up meanwhile
+            raise RedisUnavailable("away")
+
+    link: Any = Away()
+    notes = Notes(link, 30_000)
+    notes.note("root", "sid", 1, "", "2")
+    with pytest.raises(RedisUnavailable):
+        await notes.flush()
+    assert notes._due == {("root", "sid", 1): ("", "2")}
+    await notes.aclose()
 
 
 async def test_an_idle_session_is_put_as_lost(bench: Bench) -> None:
