@@ -58,6 +58,7 @@ class Desk:
         assert job.channel is not None  # noqa: S101
         self._line = wire.at(job.channel)
         self._complaints: dict[int, int] = {}  # by process: where one that never began says why
+        self._calls: set[int] = set()  # those of them that are calls on files
         self._passed = Passed(job.evidence) if job.evidence else None
         self._limit = ""  # that the session passed, for the commands that are killed for it
         self._meter = self._new_meter()
@@ -140,6 +141,8 @@ class Desk:
         else:
             os.set_blocking(reason, False)
             self._complaints[pid] = reason
+            if "call" in order:
+                self._calls.add(pid)
             self.say({"started": order["start"], "pid": pid}, said)
         finally:
             for at in said:
@@ -254,8 +257,13 @@ class Desk:
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            while (found := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
                 pid, status = found
+                if os.WIFSTOPPED(status):
+                    if pid in self._calls:  # by a program, and its caller waits for it
+                        os.kill(pid, _signal.SIGKILL)
+                    continue
+                self._calls.discard(pid)
                 if pid == self._dismissed:
                     self._dismissed = 0
                 if (reason := self._complaints.pop(pid, None)) is None:

@@ -11,6 +11,7 @@ PenstockError
         └── SessionTrouble     our side failed; says nothing of the session
 
 Files raise what `open` raises: `FileNotFoundError`, `PermissionError`, … all of them `OSError`.
+A call that a program of the session has killed or stopped raises `InterruptedError`.
 """
 
 from jail.errors import SandboxError

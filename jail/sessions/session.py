@@ -305,8 +305,11 @@ class _CallOutcome:
         self.value: Any = None
 
     def read(self, words: bytes, end: Exit) -> None:
-        """Read the outcome; raises what `open` would have raised, or `SessionTrouble` if the call
-        was ended."""
+        """Read the outcome; raises what `open` would have raised, `InterruptedError` if a program
+        of the session killed or stopped the call, or `SessionTrouble` if it was ended."""
+        if not words and end.signal and not end.why:
+            why = "a program in its session killed or stopped what was to do this"
+            raise InterruptedError(errno.EINTR, why, self._about)
         if not words:
             raise SessionTrouble(f"{self._about}: the call was ended, {end.why or end}")
         said = json.loads(words)

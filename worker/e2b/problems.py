@@ -55,7 +55,7 @@ def problem_of(found: Exception) -> Problem:
             return Problem("not_found", said)
         case SessionExists() | FileExistsError():
             return Problem("already_exists", said)
-        case TooManySessions() | SandboxFailure() | SandboxUnavailable():
+        case TooManySessions() | SandboxFailure() | SandboxUnavailable() | InterruptedError():
             return Problem("unavailable", said)
         case IsADirectoryError() | NotADirectoryError():
             return Problem("invalid_argument", said)

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -100,6 +101,24 @@ async def test_a_signal_to_everybody_hinders_no_later_command(
         ran = await session.run(CommandRequest(["python3", "-c", attack], timeout=LONGEST))
         assert ran.exit.code == 0, ran
         assert await well(session)
+    await session.end()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+async def test_a_program_that_signals_calls_holds_none_up_and_is_named(
+    in_namespaces: LocalSessions, number: signal.Signals
+) -> None:
+    session = await in_namespaces.open(SessionRequest())
+
+    async def content() -> AsyncIterator[bytes]:
+        yield b"the first half"
+        attack = f"import os; os.kill(-1, {int(number)})"
+        await session.run(CommandRequest(["python3", "-c", attack], timeout=LONGEST))
+        await asyncio.Event().wait()
+
+    with pytest.raises(InterruptedError, match="killed or stopped what was to do this"):
+        await session.write("file", content())
+    assert await well(session)
     await session.end()
 
 
