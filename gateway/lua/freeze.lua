@@ -14,16 +14,9 @@ if s[1] == 'frozen' then return {'frozen'} end
 redis.call('HSET', of(SID, ''), 'state', 'draining', 't', idle and s[2] or clock)
 local open = redis.call('ZRANGE', of(SID, ':open'), 0, 255, 'WITHSCORES')
 local alive = {}
--- Its process may be gone, and its client have asked the same once more, and be answered.
-local function was_answered(call)
-  local record = redis.call('HGET', of(SID, ':calls'), call) or ''
-  local other = redis.call('HGET', of(SID, ':index'), 'd' .. string.sub(record, -16))
-  return other and other ~= call and DONE[state_of(SID, other)]
-end
-
 for i = 1, #open, 2 do
   local broken = BROKEN[state_of(SID, open[i])]
-  if broken and tonumber(open[i + 1]) > clock and not was_answered(open[i]) then
+  if broken and tonumber(open[i + 1]) > clock then
     alive[#alive + 1] = {open[i], broken, open[i + 1] - clock}
   elseif broken then
     give_up(SID, open[i], broken)

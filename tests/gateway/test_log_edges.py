@@ -360,13 +360,17 @@ async def test_finalizing_waits_for_the_calls_under_way(bench: Bench) -> None:
     assert (ended.rows, ended.masked) == (1, False)
 
 
-async def test_finalizing_waits_for_no_call_whose_retry_was_answered(bench: Bench) -> None:
-    """Its process is gone, and its lease not yet over."""
-    session = await bench.open()
-    await bench.log.begin(session, asked(1))
-    await one_turn(bench.another(), session, 1)
-    ended = await bench.another().finalize(session, 1.0, drain=100)
-    assert (ended.masked, ended.counts["broken"], ended.counts["trained"]) == (False, 1, 3)
+async def test_finalizing_waits_for_the_second_sample_of_a_body(bench: Bench) -> None:
+    session, other = await bench.open(), bench.another()
+    first = await bench.log.begin(session, asked(1))
+    assert isinstance(first, Fresh)
+    await one_turn(other, session, 1)
+    await other._notes.flush()
+    ending = asyncio.create_task(other.finalize(session, 1.0, drain=100))
+    await drains(bench)
+    await bench.log.commit(session, first.fence, answer(first), b"")
+    ended = await ending
+    assert (ended.masked, ended.counts["trained"], ended.rows) == (False, 6, 2)
 
 
 async def test_finalizing_waits_for_a_call_whose_process_is_gone_until_its_lease_ends(
