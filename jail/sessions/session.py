@@ -305,8 +305,8 @@ class _CallOutcome:
         self.value: Any = None
 
     def read(self, words: bytes, end: Exit) -> None:
-        """Read the outcome; raises what `open` would have raised, `InterruptedError` if a program
-        of the session killed or stopped the call, or `SessionTrouble` if it was ended."""
+        """Read the outcome. Raises what `open` would have raised, or `SessionTrouble` if the call
+        was ended; `InterruptedError` if a program of the session killed or stopped it."""
         if not words and end.signal and not end.why:
             why = "a program in its session killed or stopped what was to do this"
             raise InterruptedError(errno.EINTR, why, self._about)

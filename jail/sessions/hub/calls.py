@@ -50,7 +50,7 @@ class Call:
         await receive_call(self.reader)
 
     def hung_up(self) -> bool:
-        """Whether the caller has hung up, which nobody is told who reads none of what it said."""
+        """Whether the caller has hung up. Its connection says so itself only to who reads it."""
         if self.writer.transport.is_closing():
             return True
         look = select.poll()
