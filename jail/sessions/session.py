@@ -306,7 +306,7 @@ class _CallOutcome:
 
     def read(self, words: bytes, end: Exit) -> None:
         """Read the outcome. Raises what `open` would have raised, or `SessionTrouble` if the call
-        was ended; `InterruptedError` if a program of the session killed or stopped it."""
+        was ended. A program that killed or stopped it is an `InterruptedError`."""
         if not words and end.signal and not end.why:
             why = "a program in its session killed or stopped what was to do this"
             raise InterruptedError(errno.EINTR, why, self._about)
