@@ -13,7 +13,7 @@ from typing import Any
 from buffer.adapters.leftover_groups import log_found
 from buffer.adapters.samples import first_of, item_of, trajectory_of
 from buffer.batch import Batch
-from buffer.errors import BufferFull
+from buffer.errors import BufferFull, LeaseLost
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import LONGEST, TaskConfig
 from buffer.versions.policy import Policy
@@ -62,6 +62,7 @@ class DataBuffer:
         self._first: int | None = None  # the version of miles' engines that was published first
         self._before = 0  # versions that earlier processes published
         self._version = -1
+        self._unheard: list[Batch] = []  # whether they are acknowledged was not heard
         self._room = asyncio.Event()  # a group was taken, or dropped
         self._begin_metrics()
 
@@ -84,10 +85,21 @@ class DataBuffer:
             await self._publish(int(current_version))
         while True:
             heed_cancellation(before)
-            batch = await self.buffer.take(1, wait=_WAIT)
-            if batch is not None:
-                await self.buffer.ack(batch)
+            batch = self._unheard.pop() if self._unheard else await self.buffer.take(1, wait=_WAIT)
+            if batch is not None and await self._is_acknowledged(batch):
                 return self._got(batch)
+
+    async def _is_acknowledged(self, batch: Batch) -> bool:
+        """False if it went back meanwhile. A `get` that ends here leaves it to the next one: it may
+        be consumed by now, and nobody else has it."""
+        try:
+            await self.buffer.ack(batch)
+        except LeaseLost:
+            return False
+        except BaseException:
+            self._unheard.append(batch)
+            raise
+        return True
 
     def get_metrics(self) -> dict[str, float]:
         """The figures since the last call."""

@@ -112,6 +112,26 @@ async def test_finished_groups_outlive_the_process(
     assert (found.levelname, found.__dict__["returned"]) == ("WARNING", 1)
 
 
+async def test_a_get_that_is_cancelled_at_its_acknowledgement_loses_no_group(
+    begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer, _ = begin()
+    ack = buffer.buffer.ack
+
+    async def is_not_heard(batch: Any) -> None:
+        await ack(batch)
+        raise asyncio.CancelledError
+
+    for number in range(2):
+        await buffer.put(finished(number, version=1))
+    with monkeypatch.context() as cut:
+        cut.setattr(buffer.buffer, "ack", is_not_heard)
+        with pytest.raises(asyncio.CancelledError):
+            await buffer.get(current_version=1)
+    names = [(await buffer.get(current_version=1)).group[0].group_index for _ in range(2)]
+    assert names == [0, 1]
+
+
 async def test_a_full_buffer_holds_the_producer_until_a_step_takes_a_group(
     begin: Callable[..., Any],
 ) -> None:
