@@ -215,7 +215,8 @@ class Task:
 
     async def forget(self) -> None:
         """Drop all its groups and slots, some hundreds a step."""
-        while await self.call("forget", 500):
+        resets = await self.link.command("HGET", self.key("config"), "resets") or 0
+        while await self.call("forget", 500, resets):
             pass
 
     async def leave(self) -> None:

@@ -1,10 +1,11 @@
 -- forget.lua: a fresh run of the task: drop its groups and slots, `limit` a call, then all the rest.
 -- The engines still have the version that was published last; the next to publish is the trainer.
 -- KEYS   root
--- ARGV   limit
+-- ARGV   limit resets(as many as there were before this one: a copy that comes after its end drops nothing)
 -- REPLY  groups and slots dropped; 0 when nothing is left but the settings and the version
 -- include: group_life.lua
 return whole(function()
+  if (redis.call('HGET', at('config'), 'resets') or '0') ~= RESETS then return 0 end
   local dropped, left = 0, tonumber(LIMIT)
 
   -- Its items go, then it counts no more, then nobody finds it.
@@ -48,5 +49,6 @@ return whole(function()
   end
   for _, part in ipairs({'slots', 'starts', 'aged', 'targets', 'targeted', 'aiming', 'trained', 'dropped', 'ages', 'seen',
     'rewards', 'rounds', 'delivered', 'discarded', 'unreported', 'quarantine', 'quarantined', 'aside', 'bell', 'leases', 'changed', 'raw', 'state'}) do redis.call('UNLINK', at(part)) end
+  redis.call('HINCRBY', at('config'), 'resets', 1)
   return 0
 end)

@@ -898,6 +898,27 @@ async def test_a_fresh_run_starts_empty(bench: Bench) -> None:
     assert await bench.buffer.take() is not None
 
 
+async def test_a_step_of_a_reset_that_comes_again_after_its_end_drops_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[tuple[Any, ...]] = []
+    call = bench.buffer._task.call
+
+    async def spied(script: str, *args: Any) -> Any:
+        steps.append((script, *args))
+        return await call(script, *args)
+
+    monkeypatch.setattr(bench.buffer._task, "call", spied)
+    await bench.fill("a", [1])
+    for _ in range(2):
+        steps.clear()
+        await bench.buffer.reset()
+        await bench.fill("b", [1])
+        for sent in steps[:2]:
+            assert await call(*sent) == 0
+        assert [one.instance_id for one in await bench.buffer.catalog.groups("open")] == ["b"]
+
+
 @pytest.mark.parametrize("resumed", [False, True])
 async def test_a_round_that_is_made_again_is_not_late(make: Make, resumed: bool) -> None:
     bench = make(group_size=2, retain=1)
