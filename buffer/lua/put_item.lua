@@ -27,7 +27,7 @@ local function put(group, uid, reward, payload)
   if group.lost then return 6 end
   if moves_on(group) then return 0 end
   if group.closed then return 3 end
-  if group.full then return 5 end
+  if group.full and not (group.parks and is_parked(group, uid)) then return 5 end
   local most = set.custom == 1 and group.state == 'open' and set.most or set.group_size
   if group.n >= most then return 4 end
   local fields = group.fields

@@ -103,6 +103,9 @@ local function restand(group)
   stand_ready(group.gid, group.start, redis.call('HGET', meta_of(group.gid), 'finished'))
 end
 
+-- An item takes the room of its part: else a buffer full of parked items could never take one.
+local function is_parked(group, uid) return redis.call('HEXISTS', partial_of(group.gid), uid) == 1 end
+
 -- What was parked of an item that is whole now goes when the item is stored.
 local function replace_part(group, uid)
   local had = redis.call('HGET', partial_of(group.gid), uid)

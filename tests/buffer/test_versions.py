@@ -9,6 +9,7 @@ import pytest
 
 import ground
 from buffer import (
+    BufferFull,
     ItemRefused,
     NoPolicy,
     NotAdmitted,
@@ -194,6 +195,24 @@ async def test_a_full_buffer_of_parked_groups_is_gone_on_with(bench: Bench) -> N
     assert len(again) == parked == 6
     assert {slot.missing for slot in again} == {1}
     assert await under_way(bench) == {0: 6}
+
+
+async def test_parked_items_that_fill_the_buffer_can_be_completed(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(group_size=2, max_bytes=4000)
+    await bench.buffer.set_policy(Policy(groups_per_version=2, max_age=1))
+    await bench.buffer.publish(10)
+    for slot in await bench.buffer.admit(3, instances=["a", "b", "c"]):
+        name = slot.instance_id
+        assert name is not None
+        parts = [item(name, f"{slot.id}-{n}", n, text="x" * 1000) for n in range(2)]
+        await slot.park(parts, go_on=True)
+    assert (await bench.buffer.catalog.stats())["bytes"] > 5000
+    with pytest.raises(BufferFull):
+        await bench.buffer.write(item(name, "another"), slot=slot)
+    assert await bench.buffer.write_many(parts, slot=slot) == [Outcome.STORED] * 2
+    assert await bench.buffer.take(1) is not None
 
 
 async def test_slots_that_are_ended_leave_room(bench: Bench) -> None:
