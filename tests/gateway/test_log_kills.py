@@ -53,6 +53,21 @@ async def test_a_turn_that_redis_lost_is_a_hole_and_masks_its_session(private_re
     await bench.aclose()
 
 
+async def test_a_full_redis_renews_the_leases_of_calls(private_redis: Start) -> None:
+    server = private_redis(aof=False)
+    bench = await reopened(server)
+    session = await bench.open()
+    begun = await bench.log.begin(session, asked(1))
+    assert isinstance(begun, Fresh)
+    server.ask("ZADD", f"{session.key()}:open", 1, 1)
+    server.ask("CONFIG", "SET", "maxmemory", 1)
+    notes = bench.log._notes
+    await notes._send([(session.root, session.sid, begun.call, begun.fence, "r")])
+    assert float(server.ask("ZSCORE", f"{session.key()}:open", 1)) > 1
+    server.ask("CONFIG", "SET", "maxmemory", 0)
+    await bench.aclose()
+
+
 async def test_a_redis_that_lost_nothing_makes_no_hole(private_redis: Start) -> None:
     server = private_redis(aof=True)
     bench = await reopened(server)
