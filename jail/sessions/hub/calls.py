@@ -49,13 +49,18 @@ class Call:
         await self.answer(session=session)
         await receive_call(self.reader)
 
-    def hung_up(self) -> bool:
-        """Whether the caller has hung up. Its connection says so itself only to who reads it."""
+    async def hung_up(self) -> None:
+        """Wait until the caller has hung up. Its connection says so itself only to who reads it."""
         if self.writer.transport.is_closing():
-            return True
-        look = select.poll()
-        look.register(self.writer.get_extra_info("socket").fileno(), select.POLLRDHUP)
-        return bool(look.poll(0))
+            return
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        with select.epoll() as watch:
+            watch.register(self.writer.get_extra_info("socket"), select.EPOLLRDHUP)
+            loop.add_reader(watch, gone.set)
+            try:
+                await gone.wait()
+            finally:
+                loop.remove_reader(watch)
 
     async def program(self) -> dict[str, Any]:
         """Receive the request for a program, or one of its cases."""

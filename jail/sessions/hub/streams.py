@@ -14,7 +14,7 @@ import resource
 import termios
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from jail.sessions.errors import TooManySessions
@@ -24,7 +24,6 @@ _PAUSE = 0.01  # seconds between two reads of what nobody listens to
 _HIGH = 1 << 20  # bytes that wait for a listener before the command does
 _WORDS = 1 << 16
 _INPUT = 1 << 20  # bytes that wait for a command before their sender does
-_LOOK = 0.5  # seconds between two looks whether a sender that waits is there
 
 
 def require_room(descriptor: int) -> None:
@@ -177,7 +176,7 @@ class Streams:
 
     # What it reads.
 
-    async def write(self, data: bytes, gone: Callable[[], bool]) -> None:
+    async def write(self, data: bytes, gone: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Write to the command's stdin, and wait until there is room for more, or the sender has
         `gone`. What the command no longer reads is dropped."""
         if self._input is None or self._input_over or not data:
@@ -187,10 +186,13 @@ class Streams:
             self._feed()
         if sum(map(len, self._waiting)) > _INPUT:
             self._room.clear()
-        while not self._room.is_set() and not gone():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK):
-                    await self._room.wait()
+        if not self._room.is_set():
+            ends = [self._loop.create_task(each) for each in (self._room.wait(), gone())]
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for end in ends:
+                    end.cancel()
 
     def end_input(self) -> None:
         self._input_over = True
