@@ -37,7 +37,7 @@ _WARM = frozenset({
     "enum", "fractions", "functools", "heapq", "io", "itertools", "json", "math", "operator",
     "queue", "random", "re", "statistics", "string", "struct", "typing",
 })  # fmt: skip
-_IMPORTS = re.compile(r"^\s*(?:from\s+(\w+)|import\s+([\w ,]+))", re.MULTILINE)
+_IMPORTS = re.compile(r"^[ \t]*(?:from[ \t]+(\w+)|import[ \t]+([\w ,]+))", re.MULTILINE)
 
 
 class LaneLost(Exception):

@@ -5,6 +5,9 @@ import sys
 
 import pytest
 
+from jail import languages
+from jail.judge.builds import Build
+from jail.judge.lane import _to_warm
 from jail.judge.models import JudgeRequest
 from jail.judge.program import answer_in, script_of, text_of
 from jail.judge.suite import Case
@@ -68,3 +71,11 @@ def test_a_case_of_assertions_alone_does_not_call_the_function() -> None:
     called = request("def f(): print('called')", mode="function", function="f")
 
     assert ran(text_of(called, Case(check="assert callable(f)"))).stdout == ""
+
+
+@pytest.mark.parametrize("blank", [b"\n", b" ", b"\nimport", b"import\t", b"from\n"])
+def test_a_program_of_a_million_blanks_is_searched_once_for_its_imports(blank: bytes) -> None:
+    text = b"import heapq, math as m\n  from  re import *\n" + blank * 10**6 + b"\nx"
+    build = Build(languages.find("python", {}), "main.py", {"main.py": text})
+
+    assert _to_warm(build) == ["heapq", "math", "re"]
