@@ -45,7 +45,8 @@ def counted_as(value: Any) -> str:
 
 def _why_masked(value: Mapping[str, Any]) -> str:
     said = " ".join(str(value.get("message") or value.get("error_reason") or "").split())
-    return said if len(said) <= _WHY_SHOWN else f"{said[:_WHY_SHOWN]}…"
+    shown = said if len(said) <= _WHY_SHOWN else f"{said[:_WHY_SHOWN]}…"
+    return shown.encode(errors="backslashreplace").decode()  # half a surrogate pair is escaped
 
 
 def _judged(verdicts: str, value: Mapping[str, Any]) -> str:

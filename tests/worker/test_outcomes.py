@@ -59,6 +59,11 @@ def test_any_other_value_is_no_programs(value: Any) -> None:
     assert program_outcome(value) == ""
 
 
+def test_the_reason_of_a_masked_one_can_be_sent_whatever_it_holds() -> None:
+    value = {"error_kind": "infrastructure", "message": "half of a pair: \ud83d"}
+    assert counted_as(value) == "masked|half of a pair: \\ud83d"
+
+
 def test_reasons_that_are_no_table_say_nothing() -> None:
     assert program_outcome({"verdicts": "L", "reasons": ["memory"]}) == "limit"
 

@@ -137,6 +137,13 @@ class Finisher:
             verdicts = await until_answered(lambda: self._connection.ask(command))
         except Exception as failure:
             redis = isinstance(failure, RedisError | OSError)
+            if not redis and len(ends) > 1:  # one that cannot be sent takes no other with it
+                for end in ends:
+                    await self._record(queue, [end])
+                return
+            if not redis and ends[0][1][2] != BARE:
+                self._fail_instead(ends[0][0], failure)
+                return
             log.error(  # noqa: TRY400 - a traceback only if it says more
                 "queue %r: the ends of %d jobs were not recorded, and they run again when their"
                 " leases end: %s", queue, len(ends), trouble(failure) if redis else failure,

@@ -29,7 +29,7 @@ from tests.worker.concurrent.crew import (
 )
 from worker.concurrent.commands import SCRIPTS, WorkCommands
 from worker.concurrent.end_or_retry_by_rq import Ending
-from worker.concurrent.finish import Finisher
+from worker.concurrent.finish import BARE, Finisher
 from worker.concurrent.heartbeat import Heartbeat
 from worker.concurrent.running import ClaimedJob, RunningJobs
 
@@ -172,9 +172,30 @@ def test_a_result_takes_the_place_of_what_is_no_result(redis) -> None:
     assert len(queue.finished_job_registry) == 3
 
 
+UNSENDABLE: Any = (object(),) * 4 + (b"",) * 4
+
+
+def test_an_end_that_no_script_takes_is_that_jobs_failure_alone(
+    real_redis, queue, monkeypatch
+) -> None:
+    row = Finisher._row
+    jobs = [queue.enqueue(chores.meets, 2) for _ in range(2)]
+    monkeypatch.setattr(
+        Finisher,
+        "_row",
+        lambda self, end: UNSENDABLE if end.claimed.id == jobs[0].id else row(self, end),
+    )
+    with at_work(real_redis):
+        until(lambda: ended(*jobs), "both ends")
+    assert [job.get_status() for job in jobs] == ["failed", "finished"]
+    assert nothing_left(real_redis) == {}
+
+
 def test_an_end_that_no_script_takes_keeps_no_execution(real_redis, queue, monkeypatch) -> None:
     """The last net: it is let go, and run again when its lease ends."""
-    monkeypatch.setattr(Finisher, "_row", lambda *_: (object(),) * 4 + (b"",) * 4)
+    bare = (b"", b"", BARE, object()) + (b"",) * 4
+    monkeypatch.setattr(Finisher, "_row", lambda *_: UNSENDABLE)
+    monkeypatch.setattr(Finisher, "_bare_row", lambda *_: bare)
     job = queue.enqueue(chores.add, 1, 2)
     with at_work(real_redis) as worker:
         until(lambda: worker._shift.started == 1 and not worker._shift.jobs, "its end")
