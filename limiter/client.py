@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 from ground.redis.answers import Answer
 from ground.redis.url import RedisTarget
+from ground.redis.wire import packed
 from ground.shares import check_share
 from limiter.engine import GateEngine, gate_unit
-from limiter.errors import GateUnavailable
+from limiter.errors import GateError, GateUnavailable
 from limiter.exchange import GateUnit
 from limiter.ledger import Ask, Call, Ledger, LoopAsk, ThreadAsk, Wish
 from limiter.permit import with_cost
@@ -58,7 +59,7 @@ class GateClient:
         unit = self.unit
         if lane or share or cost is not None or orphan_hold is not None or type(lane) is not int:
             check_wish(timeout, lane, ticket, orphan_hold)
-            wish = self._wish(unit, lane, orphan_hold, cost, share, joins)
+            wish = self._wish(unit, int(lane), orphan_hold, cost, share, joins)
         else:
             if timeout is not None or ticket != "":
                 check_wish(timeout, lane, ticket)
@@ -104,10 +105,14 @@ class GateClient:
         return ask.seconds_left(ask.ledger.engine.clock())
 
     def call(self, command: Callable[[Ledger], Any], answer: Answer) -> None:
-        """Send a command out of turn."""
+        """Send a command out of turn; refused here if its arguments cannot be said to Redis."""
         unit = self.unit
         deadline = unit.engine.clock() + min(self._manner.patience, 5.0)
         call = Call(command(unit), answer, deadline)
+        try:
+            packed([call.command])
+        except (TypeError, UnicodeError) as wrong:
+            raise GateError(f"gate {self.name!r}: this cannot be said to Redis: {wrong}") from None
         unit.engine.request(unit, partial(unit.call, call), answer)
 
     def silent(self) -> GateUnavailable:

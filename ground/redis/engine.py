@@ -217,6 +217,13 @@ class Engine:
             self._fail(batches, failure, final=not isinstance(failure, PASSING))
         except PASSING as failure:
             self._fail(batches, failure)
+        except Exception:  # noqa: BLE001 - a command that cannot be packed
+            self.connection.close()
+            if len(batches) == 1:
+                self._refuse_alone(batches[0])
+            else:
+                for batch in batches:
+                    self._exchange([batch])
         else:
             put_off: dict[Batch, RedisError] = {}
             with self.lock:
@@ -235,19 +242,34 @@ class Engine:
         their error is returned. The others count all the same: a full Redis renews leases."""
         refused: list[tuple[RedisError, Exchange]] = []
         put_off: list[tuple[RedisError, Exchange]] = []
+        failed = False
         for exchange in batch.exchanges:
             reply = next(replies)
             if isinstance(reply, RedisError):
                 (put_off if is_passing(reply) else refused).append((reply, exchange))
-            else:
+                continue
+            try:
                 exchange.read(reply, batch.sent)
+            except Exception:  # noqa: BLE001 - the other units go on
+                self._log.exception("%s: a reply cannot be read", self.name)
+                failed = True
         for error, exchange in refused:  # last: no reply concerns a caller that was refused
             batch.unit.refuse(error, exchange)
+        if failed:
+            batch.unit.refuse("internal error, see the log")
         if not put_off:
             batch.end()
             return None
         batch.exchanges = [exchange for _, exchange in put_off]
         return put_off[0][0]
+
+    def _refuse_alone(self, batch: Batch) -> None:
+        """Refuse the callers of one unit, whose commands cannot be sent. The others go on."""
+        self._log.exception("%s: a command cannot be sent", self.name)
+        with self.lock:
+            batch.unit.refuse("internal error, see the log")
+            batch.end()
+        self.deliver()
 
     def converse(self, commands: list[Command]) -> list[Any]:
         """Ask on this thread; return the reply to each command, or its error."""

@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 import gc
+import math
 import threading
+from enum import IntEnum
+from functools import partial
 
 import pytest
 
 import ground
 from ground.keys import tagged
-from ground.redis.answers import ThreadAnswer
+from ground.redis.answers import LoopAnswer, ThreadAnswer
 from limiter import GateError, GateUnavailable, TokenBucket
 from limiter import engine as engines
+from limiter.ledger import Call
 from tests.limiter.in_flight import settled, settled_sync
 
 
@@ -135,6 +139,29 @@ def test_a_failing_engine_refuses_everybody_and_the_next_one_serves(gate, monkey
     assert "internal error" in str(refused[0])
     assert gate.sync.status().in_flight == 2  # until their leases end
     del held
+
+
+class Urgency(IntEnum):
+    HIGH = -1
+
+
+async def test_what_cannot_be_said_to_redis_is_its_callers_error_alone(real_redis):
+    gate, other = TokenBucket(real_redis, "g", limit=2), TokenBucket(real_redis, "other", limit=1)
+    held = await other.acquire()
+    (await gate.acquire(lane=Urgency.HIGH)).release()
+    for permit in ("\ud83d", None):
+        with pytest.raises(GateError, match="cannot be said to Redis"):
+            await gate.revoke(permit)
+    unit = gate._client.unit
+    for command in (("PING", object()), ("PING",)):  # not to be packed; a reply not to be read
+        answer = LoopAnswer()
+        call = partial(unit.call, Call(command, answer, math.inf))
+        unit.engine.request(unit, call, answer)
+        await asyncio.gather(answer.future, other.status())
+    assert not unit.engine.stopped
+    held.release()
+    await settled(other, in_flight=0)
+    await settled(gate, in_flight=0)
 
 
 async def test_scripts_that_a_server_forgot_are_sent_again_in_order(redis, gate):
