@@ -9,6 +9,7 @@ from jail.judge.fault import fault_of
 # (`data`), or the sandbox or Penstock failed (`masked`).
 PROGRAM_OUTCOMES = ("finished", "wrong", "error", "timeout", "memory", "limit", "data", "masked")
 SHARED = "+"  # behind the word of one whose assertions ran in its own process
+ONCE = "!"  # behind that of a masked one that must not run again
 WHY = "|"  # between the word of a masked one and its reason
 _WHY_SHOWN = 200  # characters
 
@@ -36,11 +37,14 @@ def program_outcome(value: Any) -> str:
     return _limit(value.get("error_reason")) if word == "limit" else word
 
 
-def counted_as(value: Any) -> str:
-    """The outcome, as the workers' scripts count it; why stands behind a masked one."""
+def counted_as(value: Any, *, once: bool = False) -> str:
+    """The outcome, as the workers' scripts count it; why stands behind a masked one. `once`: it
+    must not run again."""
     shares = isinstance(value, Mapping) and value.get("shared")
     word = program_outcome(value) + (SHARED if shares else "")
-    return f"{word}{WHY}{_why_masked(value)}" if word.startswith("masked") else word
+    if not word.startswith("masked"):
+        return word
+    return f"{word}{ONCE if once else ''}{WHY}{_why_masked(value)}"
 
 
 def _why_masked(value: Mapping[str, Any]) -> str:

@@ -5,6 +5,8 @@ import math
 
 import pytest
 
+from jail.errors import SandboxUnreachable
+from jail.models import CommandResult
 from limiter import TokenBucket
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
@@ -189,3 +191,30 @@ async def test_where_the_time_went_is_in_the_result(gate, fusion, sandbox):
     assert result.queued_seconds == 1.5
     assert result.running_seconds >= 0.05
     assert result.backoff_seconds > 0
+
+
+class Breaking:
+    """A sandbox that keeps sessions, and breaks while the first program runs."""
+
+    name, languages, keeps_sessions = "breaking", frozenset({"python"}), True
+    runs = 0
+
+    async def run(self, request: CodeRequest) -> CodeResult:
+        self.runs += 1
+        if self.runs == 1:
+            raise SandboxUnreachable("cut", reason="cut", may_be_running=True)
+        ran = CommandResult(status="Finished", return_code=0)
+        return CodeResult(status="Success", run_result=ran)
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("session", "runs"), [("s", 1), (None, 2)])
+async def test_a_program_of_a_session_that_may_have_begun_is_not_run_again(session, runs):
+    told = list[str]()
+    sandbox, at_hand = Breaking(), JobAtHand(runs_once=lambda: told.append("once"))
+    request = CodeRequest(code="1", instance_id=session)
+    result = await execute(request, at_hand, sandbox, QUICK)
+    assert sandbox.runs == result.attempts == runs
+    assert result.error_kind == ("none" if session is None else "infrastructure")
+    assert told == ([] if session is None else ["once"])

@@ -59,6 +59,12 @@ def test_any_other_value_is_no_programs(value: Any) -> None:
     assert program_outcome(value) == ""
 
 
+def test_a_masked_one_that_must_not_run_again_is_marked() -> None:
+    value = {"error_kind": "infrastructure", "message": "lost"}
+    assert counted_as(value, once=True) == "masked!|lost"
+    assert counted_as({"error_kind": "user"}, once=True) == "error"
+
+
 def test_the_reason_of_a_masked_one_can_be_sent_whatever_it_holds() -> None:
     value = {"error_kind": "infrastructure", "message": "half of a pair: \ud83d"}
     assert counted_as(value) == "masked|half of a pair: \\ud83d"

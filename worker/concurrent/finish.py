@@ -207,7 +207,7 @@ class Finisher:
         ttl = claimed.number(b"result_ttl", self._worker.default_result_ttl)
         if ttl == 0 or isinstance(outcome.value, Retry):
             return None
-        word = counted_as(outcome.value)
+        word = counted_as(outcome.value, once=claimed.once)
         raw = self._dumped(outcome.value, of_program=bool(word))
         payload = b"" if outcome.value is None else b64encode(raw)
         notice = raw if self._serializer is JSONSerializer and len(raw) <= NOTICE_LIMIT else b""

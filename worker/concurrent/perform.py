@@ -102,7 +102,10 @@ class Performer:
         queued = 0.0 if enqueued is None else max(0.0, claimed.started - enqueued)
         seconds = float(timeout) if timeout > 0 else math.inf
         deaths = claimed.number(b"penstock_deaths", 0)
-        return JobAtHand(self._turn(claimed), queued, seconds, self._settings, deaths, self._target)
+        return JobAtHand(
+            self._turn(claimed), queued, seconds, self._settings, deaths, self._target,
+            runs_once=partial(setattr, claimed, "once", True),
+        )  # fmt: skip
 
     def _turn(self, claimed: ClaimedJob) -> Turn:
         if self._gate is None:

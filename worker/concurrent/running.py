@@ -44,6 +44,7 @@ class ClaimedJob:
     report: Report = Report.SUCCESS  # what its end says of the service to a gate that adapts
     task: "asyncio.Task[Outcome] | None" = None
     interrupt: Callable[[], object] | None = None  # ends a function that runs in a thread
+    once: bool = False  # it must not run again, even if it has no outcome
     ending: bool = False  # its outcome is on its way to Redis
     why: str = ""  # why it is interrupted: stopped, killed, lost, cold
     built: Any = None  # RQ's Job, if someone has needed it

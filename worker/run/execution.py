@@ -86,6 +86,7 @@ class Work(Generic[R]):
     kills_cancelled: bool
     refusal: SandboxFailure | None = None
     name: str = "run"  # in traces
+    once: bool = False  # it must not be tried again if it may have begun
 
 
 async def execute(
@@ -95,9 +96,11 @@ async def execute(
     work = Work(
         partial(sandbox.run, request), longest_run(request), outlives(sandbox, request),
         kills_cancelled(sandbox), _refusal(request, sandbox, at_hand.deaths),
-        f"run {request.language}",
+        f"run {request.language}", once=request.instance_id is not None,
     )  # fmt: skip
     outcome, spent = await attempted(work, at_hand, policy)
+    if work.once and spent["attempts"]:
+        at_hand.runs_once()
     result = CodeResult.of_failure(outcome) if isinstance(outcome, SandboxFailure) else outcome
     if result.error_kind == "infrastructure":
         log.warning("no outcome: %s", result.error_reason, extra={"attempts": spent["attempts"]})
@@ -151,6 +154,8 @@ class _Attempts(Generic[R]):
                 self._turn.report(_report_of(failure))
                 remaining = self.deadline - asyncio.get_running_loop().time()
                 wait = self._policy.wait_after(failure, attempt, remaining=remaining)
+                if self._work.once and failure.may_be_running:
+                    wait = None  # again, it would find what it had changed itself
             else:
                 self._turn.report(Report.SUCCESS)
                 return outcome

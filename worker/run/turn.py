@@ -8,7 +8,7 @@ None is given back while a program that nobody waits for may still be running.
 import asyncio
 import logging
 import math
-from collections.abc import Coroutine, Sized
+from collections.abc import Callable, Coroutine, Sized
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -181,6 +181,8 @@ class JobAtHand:
     """Workers that died while they ran it, as far as is known."""
     target: RedisTarget | None = None
     """The Redis that the job came from."""
+    runs_once: Callable[[], object] = lambda: None
+    """Call it for a job that must not run again, even if it has no outcome."""
 
 
 job_at_hand: ContextVar[JobAtHand | None] = ContextVar("penstock_job_at_hand", default=None)

@@ -166,6 +166,22 @@ def test_a_breaker_in_redis_does_what_that_of_a_process_does(
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["a queue", "a gate"])
+def test_a_program_of_a_session_is_heard_and_not_put_off(faulty: Faulty, gated: bool) -> None:
+    """Run again, it would find what it had changed itself."""
+    queue = Queue(faulty, gated=gated)
+    queue.enqueue(NEED + 1)
+    queue.claim(NEED + 1)
+    for n, (id, (execution, began)) in enumerate(queue.running.items(), 1):
+        how = "masked!|lost"
+        row = (id, execution, how, 500, "payload", f"{began:.6f}", "0.5", "{}", 0)
+        assert faulty.run(queue.commands.finish([row])) == [1]
+        assert queue.state()[0] == ("closed" if n < NEED else "open")
+    known = faulty.client.hgetall("penstock:work:{q}")
+    assert known[b"programs:masked"] == b"4"
+    assert faulty.client.hget("penstock:work:{q}:masked", "why") == b"lost"
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["a queue", "a gate"])
 def test_whoever_was_let_through_and_died_is_forgotten(faulty: Faulty, gated: bool) -> None:
     queue = opened(faulty, gated=gated)
     faulty.now += 5_000_000

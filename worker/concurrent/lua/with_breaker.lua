@@ -27,7 +27,8 @@ local function oldest_masked(number)
 end
 
 -- One end. `program` is its word, empty of a function and of what was stopped; `started` is in seconds, as text. Returns
--- whether it is put off: while the breaker is open, a program without an outcome is to run again.
+-- whether it is put off: while the breaker is open, a program without an outcome is to run again, unless it
+-- belongs to a session.
 local function hear(program, started)
   local broken = standing()
   local began = broken and math.floor(started * 1000000 + 0.5)
@@ -36,14 +37,14 @@ local function hear(program, started)
     return false
   end
   programs = programs + 1
-  local word, _, reason = word_of(program)
+  local word, _, reason, once = word_of(program)
   if word ~= 'masked' then
     if broken then broken.succeed(began) end
     return false
   end
   if broken then
     broken.fail(began)
-    return true
+    return not once
   end
   if is_paused_by_hand() then return false end
   local number = number_of_this()
@@ -52,5 +53,5 @@ local function hear(program, started)
   trip(format('%d of the last %d programs had no outcome%s', NEED, number - oldest + 1,
     reason and reason ~= '' and ': ' .. reason or ''))
   call('DEL', UNKNOWN)
-  return true
+  return not once
 end
