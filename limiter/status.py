@@ -182,7 +182,7 @@ def read_status(name: str, reply: list[Any]) -> GateStatus:
         name=name,
         limit=_number(name, fields, "limit", int),
         rate=rate,
-        burst=int(fields["burst"]) if fields.get("burst") else None,
+        burst=_number(name, fields, "burst", int),
         paused=fields.get("paused", "0") != "0",
         in_flight=int(in_flight),
         waiting=int(waiting),
@@ -205,10 +205,10 @@ def _number(gate: str, fields: dict[str, str], field: str, kind: Callable[[str],
     try:
         return kind(fields[field])
     except ValueError:
-        option = "gate-limit" if field == "limit" else field
+        option = "gate-limit N" if field == "limit" else "rate N --burst N"
         raise GateError(
             f"gate {gate!r}: its {field} in Redis is {fields[field]!r}, which is no number, so it "
-            f"grants nothing. Set one: penstock limits set {gate} --{option} N"
+            f"grants nothing. Set one: penstock limits set {gate} --{option}"
         ) from None
 
 

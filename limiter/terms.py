@@ -263,12 +263,13 @@ def _text(number: float | int | Adaptive | None) -> str:
 
 def _value(text: str) -> float | str | None:
     """A term as it is compared. Of an adaptive one the bounds are: where it started is history."""
-    if "=" in text:
+    try:
+        if " " in text:
+            _, least, most = text.split()
+            return f"adaptive from {float(least):g} to {float(most):g}"
+        return float(text) if text else None
+    except ValueError:  # it has amounts, or a hand has broken it
         return text
-    if " " in text:
-        _, least, most = text.split()
-        return f"adaptive from {float(least):g} to {float(most):g}"
-    return float(text) if text else None
 
 
 log = logging.getLogger("penstock.limiter")
@@ -316,7 +317,7 @@ class Agreement:
             self.made = made
 
     def compare(self, found: list[bytes]) -> None:
-        kept = tuple(_value(text.decode()) for text in found)
+        kept = tuple(_value(text.decode(errors="replace")) for text in found)
         for terms in [terms for terms, enforce in self.unsettled.items() if not enforce]:
             del self.unsettled[terms]
             made = tuple(_value(text) for text in terms.args())

@@ -160,11 +160,16 @@ def existing_gate(redis: AnyRedis, name: str) -> Gate:
         client.close()
     if found[0] is None:
         raise UnknownGate(name, [known for known in gate_names(target) if known != name])
-    terms = _terms(*((text or b"").decode() for text in found[:-1]))
-    terms = replace(terms, amounts=read_amounts(
-        dict(zip(names, map(float, amounts), strict=False)),
-        dict(zip(names, map(int, amounts[len(names) :]), strict=True)),
-    ))  # fmt: skip
+    try:
+        terms = _terms(*((text or b"").decode() for text in found[:-1]))
+        terms = replace(terms, amounts=read_amounts(
+            dict(zip(names, map(float, amounts), strict=False)),
+            dict(zip(names, map(int, amounts[len(names) :]), strict=True)),
+        ))  # fmt: skip
+    except (TypeError, ValueError, SettingError):
+        # A hand has broken it, and it grants nothing. Whoever opens it can mend it; if it is
+        # removed meanwhile, it must not come back without a bound.
+        terms = Terms(limit=1)
     return Gate(target, name, terms, check_manner(30.0, None, 30.0, enforce=False))
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from ground.keys import tagged
-from limiter import GateError, LimitTimeout, TokenBucket
+from limiter import GateError, LimitTimeout, TokenBucket, existing_gate
 from tests.limiter.in_flight import in_line
 
 
@@ -45,8 +45,9 @@ async def test_a_limit_that_somebody_spoiled_grants_nothing_and_says_so(redis):
     held = await gate.acquire()
     redis.hset(tagged("gate", "g", ""), "limit", "64x")
     assert not await gate.try_acquire()
+    assert not await TokenBucket(redis, "g", limit=3).try_acquire()  # whose terms differ
     with pytest.raises(GateError, match=r"'64x'.*penstock limits set g --gate-limit N"):
         await gate.status()
-    await gate.configure(limit=64)
+    await existing_gate(redis, "g").configure(limit=64)
     assert (await gate.status()).limit == 64
     held.release()
