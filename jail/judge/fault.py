@@ -10,7 +10,8 @@ from typing import Literal
 Fault = Literal["", "program", "data", "system"]
 
 # The case cannot be judged: its checker fails on the expected output as well, does not compile, or
-# more is expected than the sandbox lets any program print; or nobody knows how to judge it.
+# more is expected than the sandbox lets any program print; its arguments are no JSON; or nobody
+# knows how to judge it.
 _DATA = frozenset({
     "checker_error", "checker_timeout", "checker_compile", "output_cut", "suite_unfit",
 })  # fmt: skip

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from jail.errors import RequestRefused
+from jail.judge.arguments import arguments_of
 from jail.judge.models import MAX_CASES, Compare, JudgeCase, Mode
 from jail.judge.packed import Packed, pack
 from jail.models import MAX_STDIN
@@ -84,8 +85,13 @@ def read_cases(given: Any) -> Cases:
     What programs print is compared by the rule `lines`, but LiveCodeBench's by `decimals`,
     CodeContests' by `floats`, and Penstock's own by `ends`.
     """
-    read = _of_list(given) if isinstance(given := _parsed(given), list) else _of_dict(given)
-    return check_cases(read)
+    read = check_cases(_read(given))
+    for index, case in enumerate(read.cases if read.function else ()):
+        try:
+            arguments_of(case.input.encode())
+        except ValueError as wrong:
+            raise _wrong(index, f"has as an argument {wrong}") from None
+    return read
 
 
 def check_cases(given: Cases) -> Cases:
@@ -105,6 +111,10 @@ def check_cases(given: Cases) -> Cases:
                 f"the cases are more than {MAX_SUITE:,} bytes together, from case {index} on"
             )
     return given
+
+
+def _read(given: Any) -> Cases:
+    return _of_list(given) if isinstance(given := _parsed(given), list) else _of_dict(given)
 
 
 def _wrong(index: int, why: str) -> RequestRefused:
@@ -294,7 +304,7 @@ def _listed(given: dict[str, Any], name: str) -> list[Any]:
 
 
 def _nested(given: dict[str, Any]) -> Cases:
-    return read_cases(given["input_output"])
+    return _read(given["input_output"])
 
 
 def _asserts(given: dict[str, Any]) -> Cases:

@@ -57,7 +57,7 @@ if __name__ == "__main__":
 _CALL = """\
 import json, sys
 given = sys.stdin.read()
-arguments = [json.loads(line) for line in given.split("\\n")] if given.strip() else []
+arguments = [json.loads(line) for line in given.rstrip().split("\\n")] if given.strip() else []
 function = own.get(name)
 if function is None and "Solution" in own:
     function = getattr(own["Solution"](), name, None)

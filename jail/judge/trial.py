@@ -211,9 +211,9 @@ class Trial:
     async def _case(self, index: int, lane: Lane | None, checking: Checking | None) -> Tried:
         try:
             case = await self._suite.case(index)
+            calls = calls_of(self._request, case)
         except SandboxFailure as failure:
             return CaseVerdict("M", failure.reason, str(failure)), None
-        calls = calls_of(self._request, case)
         errand = self._errand(index, case, calls)
         self._found.shared += bool(case.check) and not (calls and is_whole(case))
         if lane is None:

@@ -21,9 +21,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, cast
 
+from jail.errors import SandboxUnfit
 from jail.inside.values import Other, plain, text_of, thing
 from jail.judge.apart import cpp, nodejs
 from jail.judge.apart.assertions import apart_of
+from jail.judge.arguments import arguments_of
 from jail.judge.findings import COMMENT, CaseVerdict
 from jail.judge.models import Compare, JudgeRequest
 from jail.judge.suite import Case
@@ -53,16 +55,24 @@ class Calls(NamedTuple):
 
 
 def calls_of(request: JudgeRequest, case: Case) -> Calls | None:
-    """None for a case that is judged by what it prints, or by an assertion in its own process."""
-    if not request.judges_values:
-        return None
+    """None for a case that is judged by what it prints, or by an assertion in its own process.
+    Raises `SandboxUnfit` for arguments that no function can be given."""
     if is_whole(case):
+        if not request.judges_values:
+            return None
         if request.language == "python":
             return calls_in_check(case.check)
         return _calls_behind(request.language, case.check)
     if request.function is None:
         return None
-    lines = case.input.rstrip().split(b"\n") if case.input.strip() else []
+    try:
+        lines = arguments_of(case.input)
+    except ValueError as wrong:
+        raise SandboxUnfit(
+            f"a case of the suite has as an argument {wrong}", reason="suite_unfit"
+        ) from None
+    if not request.judges_values:
+        return None
     text = b"[[%s,[%s],{}]]" % (json.dumps(request.function).encode(), b",".join(lines))
     wanted = Wanted("any") if case.expected is None else Wanted("row", case.expected)
     return Calls(text, (wanted,))

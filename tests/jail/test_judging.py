@@ -226,6 +226,15 @@ async def test_a_suite_with_assertions_that_nobody_asked_to_run_is_refused(
         await sandbox.judge(request, InlineSuite([Case(check="assert False")]))
 
 
+async def test_a_row_that_no_function_can_be_called_with_masks_itself_alone(
+    sandbox: LocalSandbox,
+) -> None:
+    cases: Cases = [("hello", "2"), ("1", "2")]
+    program = "def f(x): return x + 1"
+    result = await judge(sandbox, program, cases, mode="function", function="f")
+    assert (result.verdicts, result.fault_of_mask) == ("MP", "data"), result
+
+
 async def test_assertions_in_a_language_that_is_compiled_are_compiled_in(
     sandbox: LocalSandbox,
 ) -> None:

@@ -184,11 +184,11 @@ class ByRuns:
         no run."""
         try:
             case = await self._suite.case(index)
+            calls = calls_of(self._request, case)
         except SandboxFailure as failure:
             self._enter(index, CaseVerdict("M", failure.reason, str(failure)), None)
             return None
         try:
-            calls = calls_of(self._request, case)
             request, mark = self._program(index, case, calls)
         except RequestRefused as refusal:  # the program's own fault: too long, or no text
             self._said["message"] = str(refusal)

@@ -6,7 +6,9 @@ import sys
 import pytest
 
 from jail import languages
+from jail.errors import SandboxUnfit
 from jail.judge.builds import Build
+from jail.judge.fault import fault_of
 from jail.judge.lane import _to_warm
 from jail.judge.models import JudgeRequest
 from jail.judge.program import answer_in, script_of, text_of
@@ -57,7 +59,24 @@ def test_a_result_may_be_printed_as_verl_does_it() -> None:
     called = request("def f(a, b): return a + b", mode="function", function="f", values=False)
 
     assert calls_of(called, Case(b"1\n2", (b"3",))) is None
-    assert ran(text_of(called, Case(b"1\n2", (b"3",))), "1\n2").stdout == "3\n"
+    assert ran(text_of(called, Case(b"1\n2", (b"3",))), "1\n2\n").stdout == "3\n"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [b"x", b"['a']", b"1\n\n2", b"1],{}],['f',[2", b"9" * 5000, b"[" * 10**5, b"\xff",
+     b"\xef\xbb\xbf1", b'{"$set": [{}]}'],
+    ids=range(9),
+)  # fmt: skip
+@pytest.mark.parametrize("values", [True, False])
+def test_arguments_that_no_function_can_be_given_are_the_fault_of_the_data(
+    given: bytes, values: bool
+) -> None:
+    called = request("def f(a): return a", mode="function", function="f", values=values)
+
+    with pytest.raises(SandboxUnfit, match="has as an argument") as refusal:
+        calls_of(called, Case(given, (b"3",)))
+    assert fault_of("M", refusal.value.reason) == "data"
 
 
 def test_assertions_run_behind_the_program() -> None:

@@ -127,6 +127,14 @@ async def test_a_case_that_the_sandbox_cannot_run_masks_no_other(fusion) -> None
     assert (await judged(fusion)).verdicts == "PMPP"
 
 
+async def test_a_case_whose_argument_is_no_json_is_asked_of_no_sandbox(fusion) -> None:
+    cases = [{"input": "hello"}, {"input": "1", "expected": "42"}]
+    called = {"language": "python", "mode": "function", "function": "f", "values": False}
+    result = await judged(fusion, cases=cases, **called)
+
+    assert (result.verdicts, result.fault_of_mask, fusion.requests) == ("MP", "data", 1)
+
+
 async def test_a_checker_needs_a_sandbox_that_judges(fusion) -> None:
     result = await judged(fusion, checker={"code": "int main() {}"})
 
