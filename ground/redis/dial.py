@@ -101,7 +101,10 @@ def _context(target: RedisTarget) -> ssl.SSLContext:
 def _introduction(target: RedisTarget) -> list[Command]:
     options = target.options
     if provider := options.get("credential_provider"):
-        who = tuple(provider.get_credentials())
+        try:
+            who = tuple(provider.get_credentials())
+        except Exception as problem:  # whatever a cloud's library raises: the next try may do
+            raise exceptions.ConnectionError(f"no credentials: {problem!r}") from problem
     else:
         who = tuple(filter(None, (options.get("username"), options.get("password"))))
     commands: list[Command] = [("AUTH", *who)] if who else []

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import math
 import threading
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 
@@ -83,6 +84,35 @@ async def test_a_wrong_password_is_told_and_not_tried_without_pause(private_redi
     while not permit.lost:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     assert len(exchanges) < 100
+    redis.close()
+
+
+class Forgetful:
+    """A provider of credentials whose service fails once, when it is told to."""
+
+    fails = False
+
+    def get_credentials(self):
+        if self.fails:
+            self.fails = False
+            raise RuntimeError("the token service is away")
+        return ("default", "secret")
+
+
+async def test_credentials_that_cannot_be_had_once_are_asked_for_again(private_redis):
+    server = private_redis(aof=False)
+    server.ask("CONFIG", "SET", "requirepass", "secret")
+    redis = ground.connect(server.url.replace("redis://", "redis://:secret@"))
+    provider = Forgetful()
+    target = replace(server.target, options={"credential_provider": provider})
+    gate = TokenBucket(target, "g", limit=1)
+    (await gate.acquire()).release()
+    await settled(gate, in_flight=0)
+    provider.fails = True
+    redis.client_kill_filter(_type="normal", skipme=True)
+    (await gate.acquire(timeout=100)).release()
+    assert not provider.fails
+    engines.stop_all()
     redis.close()
 
 
