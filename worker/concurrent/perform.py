@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import logging
 import math
+import time
 import zlib
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -248,7 +249,9 @@ class ClaimedPermit:
         report, self._claimed.report = self._claimed.report, Report.NOTHING
         command = self._commands.free_permit(self._claimed.member, fence, report)
         if still_running > 0:
-            # From here on the heartbeat does not renew it: its hold, which is longer, keeps it.
+            # From here on the heartbeat does not renew it: its hold, which is longer, keeps it;
+            # and should the job end before that, its end does.
+            self._claimed.busy_until = time.monotonic() + still_running
             task = asyncio.create_task(self._return_claimed(command, still_running))
             self._later.add(task)
             task.add_done_callback(self._later.discard)

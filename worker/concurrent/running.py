@@ -41,6 +41,7 @@ class ClaimedJob:
     leased: float = field(default_factory=time.monotonic)
     hold: float = 0.0  # seconds that its program may outlive this worker; its permit stays as long
     still_running: float = 0.0  # after its end: seconds that the sandbox may still be busy
+    busy_until: float = 0.0  # by our clock: so long with an attempt that was given up before
     report: Report = Report.SUCCESS  # what its end says of the service to a gate that adapts
     task: "asyncio.Task[Outcome] | None" = None
     interrupt: Callable[[], object] | None = None  # ends a function that runs in a thread
@@ -66,10 +67,14 @@ class ClaimedJob:
         """The job's arguments for the heartbeat script."""
         return self.id, self.execution, self.permit, int(self.hold * 1e6)
 
+    def still_busy(self) -> float:
+        """Seconds for which the sandbox may be busy with attempts that were given up."""
+        return max(self.still_running, self.busy_until - time.monotonic())
+
     def hold_row(self, *, failed: bool) -> int | str:
         """The row of its end: microseconds for which its permit stays, and its report behind
         them."""
-        hold = int(self.still_running * 1_000_000)
+        hold = int(self.still_busy() * 1_000_000)
         report = self.report or (Report.NOTHING if failed else "")
         return f"{hold} {report}" if report else hold
 

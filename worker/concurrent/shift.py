@@ -420,7 +420,7 @@ class Shift:
         for queue, commands in self.commands.items():
             # If its program continues, its permit stays held for as long.
             rows = [
-                (each.id, each.execution, int(each.hold * 1e6))
+                (each.id, each.execution, int(max(each.hold, each.still_busy()) * 1e6))
                 for each in jobs
                 if each.queue == queue
             ]

@@ -272,6 +272,20 @@ def test_a_code_job_holds_no_permit_while_it_backs_off(real_redis, queue, monkey
         assert fusion.peak == 1
 
 
+def test_a_program_that_was_given_up_keeps_its_permit_beyond_the_jobs_end(
+    real_redis, queue, monkeypatch
+) -> None:
+    """Its answer was cut off, and another attempt has succeeded meanwhile."""
+    gate = TokenBucket(real_redis, "code", limit=2)
+    with ScriptedFusion(Answer.cut()) as fusion:
+        monkeypatch.setenv("PENSTOCK_SANDBOX_FUSION_URL", fusion.url)
+        request = {"code": "1", "run_timeout": 300.0}
+        job = queue.enqueue("worker.jobs.run_code", request, job_timeout=600)
+        with at_work(real_redis, **gated(2)):
+            until(lambda: job.get_status() == "finished", "the second attempt")
+    assert (job.return_value()["attempts"], gate.sync.status().in_flight) == (2, 1)
+
+
 def test_a_retry_keeps_its_place_before_the_jobs_that_wait(real_redis, queue, monkeypatch) -> None:
     gate = TokenBucket(real_redis, "code", limit=1)
     with ScriptedFusion() as fusion:
