@@ -222,7 +222,7 @@ def _end_of_futures(code: str) -> int:
         for token in tokenize.generate_tokens(StringIO(code).readline):
             if token.type not in (tokenize.NEWLINE, tokenize.NL, tokenize.COMMENT):
                 statement.append(token)
-            elif token.type == tokenize.NEWLINE:
+            elif token.type == tokenize.NEWLINE and statement:  # a lone backslash is none
                 if [each.string for each in statement[:2]] == ["from", "__future__"]:
                     end = token.start[0]
                 elif statement[0].type != tokenize.STRING:  # which a docstring is

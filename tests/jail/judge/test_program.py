@@ -11,7 +11,7 @@ from jail.judge.builds import Build
 from jail.judge.fault import fault_of
 from jail.judge.lane import _to_warm
 from jail.judge.models import JudgeRequest
-from jail.judge.program import answer_in, script_of, text_of
+from jail.judge.program import _end_of_futures, answer_in, script_of, text_of
 from jail.judge.suite import Case
 from jail.judge.values import calls_of
 
@@ -77,6 +77,20 @@ def test_arguments_that_no_function_can_be_given_are_the_fault_of_the_data(
     with pytest.raises(SandboxUnfit, match="has as an argument") as refusal:
         calls_of(called, Case(given, (b"3",)))
     assert fault_of("M", refusal.value.reason) == "data"
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("\\\n\n# __future__\ndef f(x): return x", 0),
+        ("'a'\n\\\n\nfrom __future__ import annotations\n", 4),
+        ("x = 1\nfrom __future__ import annotations\n", 0),
+    ],
+)
+def test_what_a_called_program_is_given_comes_behind_a_future_that_may_stand_there(
+    code: str, line: int
+) -> None:
+    assert _end_of_futures(code) == line
 
 
 def test_assertions_run_behind_the_program() -> None:
