@@ -1,6 +1,7 @@
 """A permit is in its holder's hands until it is released, lost, or entrusted to Redis."""
 
 import logging
+import math
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -8,7 +9,7 @@ from typing import ClassVar, Literal, Protocol
 
 from ground import SettingError
 from ground.lua import as_text
-from ground.numbers import is_whole
+from ground.numbers import is_number, is_whole
 from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer
 from limiter.errors import GateError, PermitLost
 from limiter.terms import MOST, REQUESTS, Cost, cost_text
@@ -279,10 +280,12 @@ class Permit(HeldPermit):
         may still run. What it reports counts at once.
         """
         if not self._released:
-            self._released = True
+            if not (is_number(after) and 0 <= after < math.inf):
+                raise SettingError("after", f"must be 0 or more seconds, not {after!r}")
             self._lease.stays_us = int(after * 1_000_000)
             answer = LoopAnswer()
             self._lease.keeper.hand_back_and_answer(self._lease, answer)
+            self._released = True  # last, as `release` does
             await answer.future
             answer.taken()
 

@@ -2,10 +2,12 @@
 
 import contextlib
 import inspect
+import math
 from typing import Any
 
 import pytest
 
+from ground import SettingError
 from limiter import Adaptive, Gate, PermitLost, Report, StartingGate, SyncGate, TokenBucket
 from tests.harness import killing
 from worker.run.turn import GateTurn
@@ -123,4 +125,14 @@ async def test_a_permit_given_back_for_later_is_free_when_that_time_is_over(redi
     permit = await gate.acquire()
     await permit.give_back(after=0.05)
     assert not permit.lost
+    (await gate.acquire(timeout=100)).release()
+
+
+@pytest.mark.parametrize("after", [math.inf, math.nan, -1.0])
+async def test_a_permit_that_cannot_be_given_back_so_is_still_to_be_released(redis, after):
+    gate = StartingGate(redis, limit=1)
+    permit = await gate.acquire()
+    with pytest.raises(SettingError, match="after"):
+        await permit.give_back(after=after)
+    permit.release()
     (await gate.acquire(timeout=100)).release()
