@@ -241,8 +241,7 @@ class Ledger:
 
     def renew_now(self, lease: Lease, answer: Answer) -> None:
         """Renew one lease out of turn."""
-        command = self.commands.renew([(lease.id, lease.fence, lease.term)], self.term_us)
-        call = Call(command, answer, lease.deadline, lease)
+        call = Call(self._renewal(lease), answer, lease.deadline, lease)
 
         def renew() -> None:
             if lease.id in self.leases:
@@ -251,6 +250,22 @@ class Ledger:
                 self.settle(answer, PermitLost(self.name, lease.id))
 
         self.engine.request(self, renew, answer)
+
+    def renew_again(self, lease: Lease) -> None:
+        """The lease has another term again: what was to be renewed now, or was sent, is for the
+        former one."""
+
+        def renew() -> None:
+            for call in self.calls:
+                if call.lease is lease:
+                    call.command = self._renewal(lease)
+            self.unsettle()
+
+        if not self.engine.stopped:
+            self.engine.post(self, renew)
+
+    def _renewal(self, lease: Lease) -> Command:
+        return self.commands.renew([(lease.id, lease.fence, lease.term)], self.term_us)
 
     # What the callers want, under the lock
 

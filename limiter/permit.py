@@ -114,6 +114,7 @@ class Keeper(Protocol):
     def hand_back_and_answer(self, lease: Lease, answer: Answer) -> None: ...
     def leave_in_redis(self, lease: Lease) -> None: ...
     def renew_now(self, lease: Lease, answer: Answer) -> None: ...
+    def renew_again(self, lease: Lease) -> None: ...
 
 
 class HeldPermit:
@@ -295,10 +296,18 @@ class Permit(HeldPermit):
         From now on nothing renews it. Only `gate.free(permit.id, permit.fence)`, in any process,
         gives it back earlier. If this raises, this process still has it.
         """
-        self._lease.term_us = int(seconds * 1_000_000)
-        await self.renew()
+        if not (is_number(seconds) and 0 < seconds < math.inf):
+            raise SettingError("seconds", f"must be above 0, not {seconds!r}")
+        lease = self._lease
+        usual_us, lease.term_us = lease.term_us, int(seconds * 1_000_000)
+        try:
+            await self.renew()
+        except BaseException:
+            lease.term_us = usual_us
+            lease.keeper.renew_again(lease)
+            raise
         self._released = True
-        self._lease.keeper.leave_in_redis(self._lease)
+        lease.keeper.leave_in_redis(lease)
 
 
 class SyncPermit(HeldPermit):

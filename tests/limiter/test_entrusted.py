@@ -1,5 +1,6 @@
 """A permit that was left in Redis outlives its process, until somebody gives it back."""
 
+import asyncio
 import contextlib
 import inspect
 import math
@@ -34,6 +35,32 @@ async def test_a_permit_that_was_lost_cannot_be_entrusted(redis):
     async with gate:
         with pytest.raises(PermitLost):
             await permit.entrust(600)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 3600.0])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+async def test_a_permit_that_was_not_entrusted_after_all_keeps_its_own_lease(redis, seconds, steps):
+    """However far it had got."""
+    gate = StartingGate(redis, limit=1, lease=60)
+    permit = await gate.acquire()
+    entrusting = asyncio.ensure_future(permit.entrust(seconds))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    if entrusting.done():
+        return  # this Redis was too quick
+    entrusting.cancel()
+    await asyncio.wait([entrusting])
+    assert entrusting.cancelled()
+    (lease,) = (await gate.status()).leases
+    assert 20 < lease.expires_in <= 60
+    permit.release()
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, math.inf, math.nan])
+async def test_a_permit_is_entrusted_for_a_time_only(redis, seconds):
+    async with StartingGate(redis, limit=1).hold() as permit:
+        with pytest.raises(SettingError, match="seconds"):
+            await permit.entrust(seconds)
 
 
 def test_the_sync_face_has_every_call_of_the_gate(redis):
