@@ -104,6 +104,13 @@ class JudgeCase(_Strict):
     expected: _Text | list[_Text] | None = None
     check: Annotated[str, utf8(MAX_CODE)] = ""
 
+    @field_validator("expected")
+    @classmethod
+    def _some_answer(cls, expected: str | list[str] | None) -> str | list[str] | None:
+        if expected == []:
+            raise ValueError("accepts no answer at all; the value of an empty list is the text []")
+        return expected
+
     @property
     def size(self) -> int:
         """The size in bytes of UTF-8."""

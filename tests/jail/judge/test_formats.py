@@ -168,6 +168,7 @@ WRONG = [
      r"case 1 has as an argument .*which is not JSON"),
     ({"input_output": {"fn_name": "f", "inputs": ["1\n\n2"], "outputs": ["1"]}}, "an argument ''"),
     ({"function": "f", "cases": [{"input": "x", "expected": "1"}]}, "has as an argument 'x'"),
+    ([{"input": "1"}, {"input": "1", "expected": []}], "case 1 expected accepts no answer at all"),
     ({"test_cases": 3}, "test_cases are"),
     ({"cases": [{"input": ""}], "compare": "roughly"}, "roughly"),
     ([{"input": ""}] * 10_001, "10,001 cases"),
