@@ -94,7 +94,7 @@ class WorkCommands:
     def drop(self, row: tuple[Any, ...]) -> Command:
         """The row: id, execution, reply_to, status, program, started, waited, hold_us (and a
         report). Sent whole: it is part of RQ's own transaction, which is not sent again."""
-        keys = (*self._unknown, self._wip, self._work, self.leases, self._worker_key,
+        keys = (*self._unknown, self.jobs, self._wip, self._work, self.leases, self._worker_key,
                 self._executions)  # fmt: skip
         return self._either("drop", keys, (*self._breaker, *row), whole=True)
 

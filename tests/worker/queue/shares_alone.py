@@ -69,10 +69,19 @@ class SharesAlone:
             self._do(self._work.drop(row))
             queue._enqueue_job(queue.fetch_job(id.decode()))
 
+    def stop(self, seconds: float) -> None:
+        """What was claimed last has run for so long, and was cancelled."""
+        for id, execution, _ in self.held:
+            row = (id, execution, "", "stopped", "", self._ago(seconds), "", 0)
+            self._do(self._work.drop(row))
+
+    def _ago(self, seconds: float) -> str:
+        now, micros = self.client.time()
+        return f"{now + micros / 1e6 - seconds:.6f}"
+
     def finish(self, seconds: float) -> None:
         """What was claimed last has run for so long."""
-        began, micros = self.client.time()
-        started = f"{began + micros / 1e6 - seconds:.6f}"
+        started = self._ago(seconds)
         rows = [
             (id, execution, "1", 60, "1", started, "", "1", 0) for id, execution, _ in self.held
         ]

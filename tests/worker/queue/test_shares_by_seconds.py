@@ -1,6 +1,7 @@
 """Shares that are charged for the time that their jobs run."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -19,13 +20,15 @@ def alone(redis) -> SharesAlone:
     return alone
 
 
-def seconds_by_share(alone: SharesAlone, jobs: int) -> Counter[str]:
+def seconds_by_share(
+    alone: SharesAlone, jobs: int, end: Callable[[SharesAlone, float], None] = SharesAlone.finish
+) -> Counter[str]:
     """One job at a time, each as slow as its share's are."""
     spent: Counter[str] = Counter()
     for _ in range(jobs):
         (id,) = alone.claim()
         share = alone.of_jobs[id]
-        alone.finish(SLOW if share == "slow" else QUICK)
+        end(alone, SLOW if share == "slow" else QUICK)
         spent[share] += SLOW if share == "slow" else QUICK
     return spent
 
@@ -36,6 +39,13 @@ def test_shares_get_the_time_of_workers_by_weight(alone):
     alone.enqueue("quick", 300)
     spent = seconds_by_share(alone, 240)
     assert abs(spent["slow"] - 2 * spent["quick"]) <= 3 * SLOW
+
+
+def test_what_is_cancelled_is_charged_for_what_it_ran(alone):
+    alone.enqueue("slow", 60)
+    alone.enqueue("quick", 150)
+    spent = seconds_by_share(alone, 120, SharesAlone.stop)
+    assert abs(spent["slow"] - spent["quick"]) <= 3 * SLOW
 
 
 def test_jobs_without_a_share_are_charged_too(alone):

@@ -1,5 +1,5 @@
 -- drop.lua: an execution that ends in RQ's own way: its lease, its permit, and its notice.
--- KEYS   wip work running worker executions
+-- KEYS   jobs wip work running worker executions
 -- ARGV   id execution reply_to status('' if it is to run again: then there is no notice)
 --        program(how its program ended, in a word, or '') started_s waited_s('' if unknown)
 --        hold_us(and a report)
@@ -8,15 +8,18 @@
 -- It goes in the transaction in which RQ writes the end.
 -- include: ungated.lua or gated.lua
 -- include: records.lua
+-- include: worker.queue:next_share.lua
 -- include: counts.lua
 -- include: with_breaker.lua if with_breaker
 local function drop()
   local key, member = job_key(ID), ID .. ':' .. EXECUTION
   -- The latest asker; of a job that RQ has just deleted, the one that asked at its claim.
-  local reply_to = field(ID, 'penstock_reply_to') or REPLY_TO
+  local job = try('HMGET', key, 'penstock_reply_to', 'penstock_execution', 'penstock_charged', 'penstock_share')
+  local reply_to = job[1] or REPLY_TO
   if not call('ZSCORE', RUNNING, member) then return 0 end
   -- From here on the reaper does not run it again; the lease is the last to go.
-  if field(ID, 'penstock_execution') == EXECUTION then
+  if job[2] == EXECUTION then
+    if tonumber(job[3]) then shares().settle(job[4] or '', tonumber(job[3]), now / 1000000 - STARTED_S) end
     call('HDEL', key, 'penstock_execution')
     call('HSET', key, 'penstock_ended', EXECUTION, 'penstock_outcome', (word_of(PROGRAM)))
     if STATUS ~= '' then call('HDEL', key, 'penstock_deaths', 'penstock_died') end
