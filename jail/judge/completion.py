@@ -15,7 +15,7 @@ _FENCES = {
     "julia": "julia", "jl": "julia", "r": "R", "sql": "sql", "racket": "racket", "lean": "lean",
 }  # fmt: skip
 _NAME = re.compile(r"[{.\s]*([\w+#-]+)")
-_OPENING = re.compile(r"([^`~]*)(`{3,}|~{3,})([^`]*)")
+_OPENING = re.compile(r"([^`~]*)(`{3,}|~{3,}(?!~))([^`]*)")
 _MARKERS = " \t>*+-.)0123456789"  # of lists and quotations, in front of a fence
 _VERLS = re.compile(r"```([^\n`]*)\n(.*?)(?:```|\Z)", re.DOTALL)
 

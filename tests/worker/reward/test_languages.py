@@ -62,6 +62,13 @@ def test_a_language_that_no_fence_names_is_that_of_the_first_block() -> None:
     assert code_of("```py\n1\n``` prints 1.\n") == ("1\n", "python")
 
 
+def test_a_line_of_a_million_tildes_is_read_in_one_go() -> None:
+    line = "~" * 10**6
+
+    assert code_of(f"{line}`\n1\n") is None
+    assert code_of(f"{line}py\n1\n{line}\n") == ("1\n", "python")
+
+
 def test_the_last_python_block_comes_first_as_verl_has_it() -> None:
     completion = "```c++\nint x;\n```\n```python\n1\n```\n```python\n2\n```"
 
