@@ -17,11 +17,11 @@ from io import FileIO
 from jail.jails import Jails
 from jail.judge.builds import Build
 from jail.judge.findings import COMMENT, CaseVerdict
-from jail.judge.lane import Errand, Lane
+from jail.judge.lane import Errand, Lane, LaneLost
 from jail.judge.models import Checker
 from jail.judge.suite import Case
 from jail.limits import Limits
-from jail.outcome import Step
+from jail.outcome import Outcome, Step
 
 CHECKER_WALL = 3.0  # times its seconds of processor time
 _PATIENCE = 10.0  # seconds more, for an interactor behind its program
@@ -61,6 +61,7 @@ class Checking:
     def __init__(
         self, jails: Jails, checker: Checker, build: Build, limits: Limits, life: float
     ) -> None:
+        self._level = jails.level
         self._checker = checker
         self._limits = replace(limits, cpu=checker.timeout, output=_OUTPUT)
         self._life = life
@@ -86,10 +87,10 @@ class Checking:
     ) -> tuple[Step, CaseVerdict, bool]:
         """Run a program and its interactor, joined by pipes: what one prints, the other reads.
         Returns the program's end, the verdict, and whether the interactor ended first."""
-        with _pipes() as (to_program, from_interactor, to_interactor, from_program):
+        with self._or_lost(), _pipe() as (to_program, said), _pipe() as (to_interactor, printed):
             theirs = replace(self._errand(self._files(case, b"")), wall=self._life)
-            ours = replace(errand, ends=(to_program, from_program))
-            theirs = replace(theirs, ends=(to_interactor, from_interactor))
+            ours = replace(errand, ends=(to_program, printed))
+            theirs = replace(theirs, ends=(to_interactor, said))
             both = (
                 asyncio.ensure_future(lane.run(ours)),
                 asyncio.ensure_future(self._lane.run(theirs)),
@@ -108,7 +109,7 @@ class Checking:
         """The verdict, or after a failure whether the interactor fails in any case."""
         if said.letter != "M":
             return said
-        with FileIO("/dev/null") as given, FileIO("/dev/null", "w") as taken:
+        with self._or_lost(), FileIO("/dev/null") as given, FileIO("/dev/null", "w") as taken:
             errand = replace(self._errand(self._files(case, b"")), ends=(given, taken))
             control = verdict_by(self._checker, await self._lane.run(errand))
         if control.letter == "M":
@@ -116,6 +117,15 @@ class Checking:
         return CaseVerdict(
             "W", "checker", f"{_ON_THIS_ONE}: {said.comment or said.reason}"[:COMMENT]
         )
+
+    @contextlib.contextmanager
+    def _or_lost(self) -> Iterator[None]:
+        """Without descriptors to join the two by, neither can run: as if their jails were lost."""
+        try:
+            yield
+        except OSError as problem:
+            why = f"nothing can be opened for an interactor: {problem!r}"
+            raise LaneLost(Outcome("infrastructure", self._level, error=why)) from None
 
     async def _last_word(self, speaking: "asyncio.Future[Step]") -> CaseVerdict:
         """The program has ended, so that it reads an end of file; one that hangs says nothing."""
@@ -206,10 +216,8 @@ def _text(said: bytes) -> str:
 
 
 @contextlib.contextmanager
-def _pipes() -> Iterator[tuple[FileIO, FileIO, FileIO, FileIO]]:
-    """Two: read and write end of the first, then of the second; all closed in the end."""
-    with contextlib.ExitStack() as held:
-        first, second = os.pipe(), os.pipe()
-        ends = [(at, mode) for pipe in (first, second) for at, mode in zip(pipe, "rw", strict=True)]
-        a, b, c, d = (held.enter_context(FileIO(at, mode)) for at, mode in ends)
-        yield a, b, c, d
+def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
+    """Its read and write end, closed in the end."""
+    to_read, to_write = os.pipe()
+    with FileIO(to_read) as reads, FileIO(to_write, "w") as writes:
+        yield reads, writes

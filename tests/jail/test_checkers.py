@@ -1,8 +1,14 @@
 """Checkers and interactors that fail themselves say nothing of the program that they judge."""
 
+import contextlib
+import errno
+import os
+from types import SimpleNamespace
+
 import pytest
 
 from jail import LocalSandbox
+from jail.errors import SandboxBroken
 from jail.judge import checkers
 from jail.judge.checkers import verdict_by
 from jail.judge.findings import CaseVerdict
@@ -130,3 +136,29 @@ async def test_an_interactor_that_hangs_or_fails_is_not_its_programs_fault(
         run_timeout=0.5, wall_timeout=None,
     )  # fmt: skip
     assert (result.verdicts, result.reasons[0]) == (letter, reason), result
+
+
+async def test_a_lack_of_descriptors_for_an_interactor_is_the_systems_and_leaves_none_open(
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interactor = {"code": "pass", "language": "python"}
+    cases: Cases = [("", None)]
+    made: list[str] = []
+
+    def pipe() -> tuple[int, int]:
+        made.append("")
+        if len(made) % 2 == 0:
+            raise OSError(errno.EMFILE, "Too many open files")
+        ends = os.pipe()
+        made[-1] = os.readlink(f"/proc/self/fd/{ends[0]}")
+        return ends
+
+    monkeypatch.setattr(checkers, "os", SimpleNamespace(pipe=pipe))
+    with pytest.raises(SandboxBroken, match="Too many open files"):
+        await judge(sandbox, "pass", cases, mode="interactive", interactor=interactor)
+    assert [bool(each) for each in made] == [True, False] * 2
+    left = set()
+    for at in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the folder's own
+            left.add(os.readlink(f"/proc/self/fd/{at}"))
+    assert not left & set(made)
