@@ -200,16 +200,13 @@ def remove_gate(redis: AnyRedis, name: str, *, force: bool = False) -> None:
     keys = GateCommands(name, gate.terms, "").keys
     client = connect(gate.target)
     try:
-        lanes = (_ask(client, "HGET", tagged("gate", name), "lanes") or b"").decode().split()
+        if force:  # first: who has it open makes it again at once, and lists it
+            _ask(client, "SREM", INDEX, name)
         in_flight, waiting = _REMOVE.call(client, keys, (int(force),))
-        if in_flight + waiting and not force:
-            raise GateInUse(name, in_flight, waiting)
-        for part in ("changes", "costs", "order", "weights"):
-            _ask(client, "DEL", tagged("gate", name, part))
-        for lane in lanes:  # in which shares waited
-            _ask(client, "DEL", tagged("gate", name, f"shares:{lane}"))
-            _ask(client, "DEL", tagged("gate", name, f"idle:{lane}"))
-        _ask(client, "SREM", INDEX, name)
+        if not force:
+            if in_flight + waiting:
+                raise GateInUse(name, in_flight, waiting)
+            _ask(client, "SREM", INDEX, name)
     finally:
         client.close()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ground import SettingError
-from limiter import Adaptive, TokenBucket, existing_gate, remove_gate
+from limiter import Adaptive, SyncPermit, TokenBucket, existing_gate, remove_gate, token_bucket
 from limiter.terms import Amount, Terms
 from tests.harness import killing
 from tests.limiter.clocked import ClockedGate
@@ -302,6 +302,26 @@ async def test_a_gate_gets_amounts_by_force_and_is_removed_with_all_its_keys(red
     remove_gate(redis, "g", force=True)
     left = [key for key in redis.keys("penstock:gate:{g}*") if b":inbox:" not in key]
     assert left == []
+
+
+def test_a_gate_that_is_made_again_as_it_is_removed_is_whole(redis, monkeypatch):
+    gate = TokenBucket(redis, "g", limit=2)
+    again: list[SyncPermit] = []
+    removing = token_bucket._REMOVE
+
+    class MadeAgain:
+        def call(self, *args: Any) -> Any:
+            reply = removing.call(*args)
+            again.append(gate.sync.acquire(cost=2, timeout=SOON))
+            return reply
+
+    held = gate.sync.acquire(cost=2, timeout=SOON)
+    monkeypatch.setattr(token_bucket, "_REMOVE", MadeAgain())
+    remove_gate(redis, "g", force=True)
+    assert redis.hlen("penstock:gate:{g}:costs") == 1
+    again[0].release()
+    held.release()
+    assert gate.sync.status().cost == 0
 
 
 def holds(url: str) -> None:
