@@ -46,7 +46,7 @@ class Wires:
         idle = self._idle.get(url, ())
         while idle and not fresh:
             wire, since = idle.pop()
-            if time.monotonic() - since < self._kept and not wire.reader.at_eof():
+            if time.monotonic() - since < self._kept and wire.quiet:
                 wire.fresh = False
                 return wire
             wire.close()
@@ -106,6 +106,12 @@ class Wire:
         self._parts: list[bytes] = []
         self._whole = self._headed = False
 
+    @property
+    def quiet(self) -> bool:
+        """Whether the server has said nothing since the last answer, and has not hung up."""
+        unread = self.reader._buffer  # type: ignore[attr-defined] # asyncio tells it nowhere else
+        return not (unread or self.reader.at_eof())
+
     async def answer(self, method: str, patience: float | None = None) -> AsyncIterator[bytes]:
         """The answer's body in pieces; `status` and `headers` are there before the first, which may
         be empty. `Cut` if it ends early, `TimeoutError` after `patience` seconds without a byte."""
@@ -144,17 +150,29 @@ class Wire:
 
     # What the parser calls.
 
+    def on_message_begin(self) -> None:
+        if self._whole:
+            self.lasting = False  # what comes behind an answer belongs to nobody
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        if not self._whole:
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self.status, self._headed = self._parser.get_status_code(), True
+        if not self._whole:
+            self.status, self._headed = self._parser.get_status_code(), True
 
     def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
+        if not self._whole:
+            self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        self.lasting, self._whole = self._parser.should_keep_alive(), True
+        if self._whole:
+            return
+        if 100 <= self.status < 200:  # the answer itself is still to come
+            self.status, self.headers, self._headed = 0, [], False
+        else:
+            self.lasting, self._whole = self._parser.should_keep_alive(), True
 
     @contextlib.contextmanager
     def closed_on_failure(self) -> Iterator[None]:

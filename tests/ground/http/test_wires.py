@@ -94,6 +94,33 @@ async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
     assert found == [1, 1]
 
 
+EARLY = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
+BYE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 3\r\nconnection: close\r\n\r\nbye"
+
+
+async def test_what_a_server_says_before_its_answer_is_no_answer() -> None:
+    async with served(EARLY + SIZED, EARLY + EARLY + SIZED) as (wires, url, found):
+        for _ in range(2):
+            wire, content = await asked(wires, url)
+            assert (wire.status, content, wire.headers) == (
+                200,
+                b"well",
+                [(b"content-length", b"4")],
+            )
+    assert found == [2]
+
+
+async def test_what_a_server_says_behind_its_answer_is_nobodys() -> None:
+    async with served(SIZED + BYE, SIZED, SIZED) as (wires, url, found):
+        wire, content = await asked(wires, url)
+        assert (wire.status, content, wire.lasting) == (200, b"well", False)
+        wire, _ = await asked(wires, url)
+        wire.reader.feed_data(BYE)  # as if it came while nobody asked
+        wire, content = await asked(wires, url)
+        assert (wire.status, content) == (200, b"well")
+    assert found == [1, 1, 1]
+
+
 async def test_an_answer_that_is_cut_says_so_and_leaves_no_connection() -> None:
     async with served(SIZED[:-1], SIZED, closes=True) as (wires, url, found):
         with pytest.raises(Cut, match="closed"):
