@@ -199,7 +199,7 @@ class Unpacker:
                     left -= len(chunk)
             self._owners.give(file, member.uid, member.gid)
             os.fchmod(file, member.mode & _KEPT_BITS)
-            with suppress(OverflowError, OSError):  # a time that no file can have
+            with suppress(ValueError, OverflowError, OSError):  # a time that no file can have
                 os.utime(file, (member.mtime, member.mtime))
         finally:
             os.close(file)
@@ -323,7 +323,7 @@ class Unpacker:
                 _make_opaque(folder)
             self._owners.give(folder, about.uid, about.gid)
             os.fchmod(folder, about.mode)
-            with suppress(OverflowError, OSError):
+            with suppress(ValueError, OverflowError, OSError):
                 os.utime(folder, (about.mtime, about.mtime))
 
 

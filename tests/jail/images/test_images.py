@@ -219,6 +219,14 @@ def test_a_hostile_layer_is_refused_and_leaves_nothing(store, tmp_path, what) ->
     assert Path("/etc").lstat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize("mtime", ["nan", "inf", "1e300"])
+def test_a_time_that_no_file_can_have_is_left_out(store, tmp_path, mtime) -> None:
+    made = Layer().folder("d", pax_headers={"mtime": mtime})
+    made.file("d/f", b"x", pax_headers={"mtime": mtime})
+    store.add(oci(tmp_path / "oci", [made.bytes()]))
+    assert trees(store, "task") == [{"d": "folder", "d/f": "x"}]
+
+
 def test_attributes_of_overlayfs_do_not_come_in_by_a_header(store, tmp_path) -> None:
     made = Layer().folder("d", pax_headers={"SCHILY.xattr.user.overlay.opaque": "y"})
     made.file("cap", pax_headers={"SCHILY.xattr.security.capability": "x"})
