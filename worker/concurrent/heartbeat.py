@@ -214,7 +214,8 @@ class Heartbeat:
                     queue, requeued, from_hands,
                 )  # fmt: skip
             if condemned:
-                self._shift.call(self._shift.fail, queue, condemned)
+                at = time.time() - self._ahead  # by the clock of Redis, as all ends are
+                self._shift.call(self._shift.fail, queue, condemned, at)
 
         return read
 

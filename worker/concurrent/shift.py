@@ -351,10 +351,11 @@ class Shift:
         """asyncio cancels all tasks, for example after an error in the worker's own."""
         return self._task is not None and (self._task.done() or self._task.cancelling() > 0)
 
-    def fail(self, queue: str, rows: Iterable[list[Any]]) -> None:
-        """Jobs that the reaper gave to this worker, because too many workers died with them."""
+    def fail(self, queue: str, rows: Iterable[list[Any]], at: float) -> None:
+        """Jobs that the reaper gave to this worker, because too many workers died with them. `at`
+        is the server's time."""
         for row in rows:
-            claimed = claimed_job(self._worker, queue, row, time.time(), time.monotonic())
+            claimed = claimed_job(self._worker, queue, row, at, time.monotonic())
             deaths = claimed.text(b"penstock_deaths")
             error = WorkerDied(
                 f"job {claimed.id}: {deaths} workers died while they ran it; it is not run again"

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import threading
+import time
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from tests.worker.concurrent.crew import (
     open_queue,
     work_in_process,
 )
+from worker.concurrent import heartbeat, shift
 from worker.concurrent.commands import SCRIPTS, WorkCommands
 from worker.concurrent.end_or_retry_by_rq import Ending
 from worker.concurrent.finish import BARE, Finisher
@@ -422,6 +425,21 @@ def test_rqs_own_cleaning_leaves_the_jobs_of_a_dead_worker_to_ours(real_redis, q
     assert (job.get_status(), queue.job_ids) == ("started", [])
     with at_work(real_redis, **HEIR):
         until(lambda: job.get_status() == "finished", "it to be run again")
+
+
+def test_a_job_that_its_workers_died_of_took_no_time_however_the_clocks_differ(
+    real_redis, queue, monkeypatch
+) -> None:
+    ahead = SimpleNamespace(time=lambda: time.time() + 3600, monotonic=time.monotonic)
+    for module in (heartbeat, shift):
+        monkeypatch.setattr(module, "time", ahead)
+    job = queue.enqueue(chores.add, 1, 2)
+    for _ in range(2):
+        loses_its_worker(real_redis)
+    with at_work(real_redis, job_deaths=1, **HEIR) as worker:
+        until(lambda: job.get_status() == "failed", "the verdict")
+        worked = float(real_redis.hget(worker.key, "total_working_time"))
+    assert abs(worked) < 1800
 
 
 def loses_its_worker(client: Any) -> None:
