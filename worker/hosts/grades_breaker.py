@@ -27,11 +27,7 @@ class GradesBreaker:
         with self._guard:
             now, breaker = time.monotonic(), self._breaker
             if not breaker.room(now):
-                raise TrainingPaused(
-                    "grading in this process",
-                    f"{breaker.need} of the last {breaker.last} grades are not known, for no "
-                    "fault of a program",
-                )
+                raise self._paused()
             breaker.let_through(1, now)
             return now
 
@@ -43,8 +39,15 @@ class GradesBreaker:
                 self._breaker.succeed(began)
                 return
             put_off = self._breaker.fail(began, time.monotonic())
-        if put_off:
-            self.begin()
+        if put_off:  # a late one too, when others may begin: it takes no place of theirs
+            raise self._paused()
+
+    def _paused(self) -> TrainingPaused:
+        need, last = self._breaker.need, self._breaker.last
+        return TrainingPaused(
+            "grading in this process",
+            f"{need} of the last {last} grades are not known, for no fault of a program",
+        )
 
     def break_off(self, began: float) -> None:
         """A grade ended without an answer: it was cancelled, or raised."""

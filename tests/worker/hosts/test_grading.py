@@ -6,11 +6,13 @@ import multiprocessing
 import pickle
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ground import SettingError
+from ground.breaker import FEW, PAUSE
 from jail.errors import RequestRefused
 from jail.judge.formats import Cases, read_cases
 from jail.judge.models import JudgeCase
@@ -21,6 +23,7 @@ from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker import TrainingPaused
 from worker.hosts import Grade, Grader, cases_of, text_of
+from worker.hosts.grades_breaker import GradesBreaker
 
 
 @pytest.mark.parametrize(
@@ -234,6 +237,25 @@ async def test_a_dead_redis_pauses_a_training_that_is_to_stop() -> None:
     assert len(paused) == 33
     with pytest.raises(TrainingPaused, match=r"32 of the last 64 grades are not known.* in 5 s"):
         await grader.grade(RIGHT, SQUARES)
+
+
+def test_grades_that_fail_late_take_no_place_of_those_that_are_let_through(monkeypatch) -> None:
+    """They began before the breaker opened, and say nothing new."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(
+        "worker.hosts.grades_breaker.time", SimpleNamespace(monotonic=lambda: clock.now)
+    )
+    breaker = GradesBreaker(need=2, last=4)
+    first, *late = [breaker.begin() for _ in range(7)]
+    breaker.end("system", first)
+    clock.now += PAUSE + 1
+    with pytest.raises(TrainingPaused):
+        breaker.end("system", late.pop())
+    clock.now += PAUSE
+    for began in late:
+        with pytest.raises(TrainingPaused):
+            breaker.end("system", began)
+    assert [breaker.begin() for _ in range(FEW)] == [clock.now] * FEW
 
 
 async def test_time_that_is_over_masks(real_redis) -> None:
