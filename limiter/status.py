@@ -362,7 +362,7 @@ _COUNTERS = (
 
 
 def _lease(now: int, id: bytes | str, expiry: bytes, holder: bytes) -> LeaseStatus:
-    fence, process, since = as_text(holder).split("|")
+    fence, process, since = as_text(holder).split("|")[:3]
     return LeaseStatus(
         id=as_text(id),
         process=process,

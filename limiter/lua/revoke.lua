@@ -1,7 +1,7 @@
 -- revoke.lua: take one permit from its holder, and hand the room to the waiters.
 -- KEYS   gate leases holders queue waiters alive
 -- ARGV   limit rate burst process id call
--- REPLY  {now_us, wake_us, grants, expiry_us, holder(fence|process|granted_us)}; '0' and '' if there
+-- REPLY  {now_us, wake_us, grants, expiry_us, holder(fence|process|granted_us, `|+` if it was given back and stays)}; '0' and '' if there
 --         is no such permit
 --
 -- A living holder renews it once more, and `renew.lua` would count in what Redis does not know. So the

@@ -304,6 +304,21 @@ async def test_a_gate_gets_amounts_by_force_and_is_removed_with_all_its_keys(red
     assert left == []
 
 
+def test_a_release_that_stays_counts_once_however_often_it_comes(redis):
+    """Its permit is still there when a lost reply has it sent again."""
+    amounts = (Amount("tokens", 10.0, 1000),)
+    gate = ClockedGate(redis, Terms(Adaptive(20, 1, 100), amounts=amounts))
+    ask(gate, ("a", "1 tokens=5"), join=False)  # a new bucket is empty
+    gate.now += SECOND
+    (fence,) = ask(gate, ("a", "1 tokens=5"))
+    for _ in range(3):
+        gate.release("p", ("a", f"{fence} o +{5 * SECOND} tokens=4"))
+    assert (float(gate.fields["tokens:tokens"]), gate.fields["overloaded"]) == (9, "1")
+    assert gate.leases == {"a": gate.now + 5 * SECOND}
+    gate.release("p", ("a", f"{fence} o"))  # freed before its time
+    assert (gate.leases, gate.fields["overloaded"]) == ({}, "1")
+
+
 def test_a_gate_that_is_made_again_as_it_is_removed_is_whole(redis, monkeypatch):
     gate = TokenBucket(redis, "g", limit=2)
     again: list[SyncPermit] = []
