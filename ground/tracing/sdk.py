@@ -42,14 +42,21 @@ def tracer_of(provider: Any) -> Any:
 
 def _from_environment(service: str) -> Any:
     try:
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-
-        exporters = exporters_of("traces", "OTEL_TRACES_EXPORTER")
+        return _made(service)
     except (ImportError, LookupError) as missing:
         log.warning("OTEL_… asks for traces, and there are none: %s; %s", missing, INSTALL)
-        return None
+    except Exception as wrong:  # noqa: BLE001 - of the SDK, about a variable: no reason to fail jobs
+        log.warning("OTEL_… asks for traces, and there are none: %s", wrong)
+    return None
+
+
+def _made(service: str) -> Any:
+    """A provider of OpenTelemetry's variables."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+    exporters = exporters_of("traces", "OTEL_TRACES_EXPORTER")
 
     class Ids(RandomIdGenerator):
         def generate_span_id(self) -> int:

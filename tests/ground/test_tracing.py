@@ -102,16 +102,28 @@ def test_log_lines_carry_the_ids_of_the_trace_and_the_span() -> None:
 
 
 def test_what_is_asked_for_and_not_installed_is_a_warning(monkeypatch, caplog) -> None:
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "carrier_pigeon")
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
-    tracing.use(None)
-    try:
-        assert tracing.span("a") is OFF
-        assert tracing.span("b") is OFF
-    finally:
-        monkeypatch.delenv("OTEL_TRACES_EXPORTER")
-        tracing.use(None)
-    (said,) = caplog.messages
+    said = warned(monkeypatch, caplog, OTEL_TRACES_EXPORTER="carrier_pigeon")
     assert "'carrier_pigeon'" in said
     assert "OTEL_TRACES_EXPORTER" in said
     assert "penstock-rl[otel]" in said
+
+
+def test_a_variable_that_the_sdk_refuses_is_a_warning(monkeypatch, caplog) -> None:
+    said = warned(
+        monkeypatch, caplog, OTEL_TRACES_EXPORTER="none,", OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT="many"
+    )
+    assert "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT" in said
+
+
+def warned(monkeypatch, caplog, **variables: str) -> str:
+    """The one warning, with these set; no span is made."""
+    with monkeypatch.context() as patched:
+        for name, value in variables.items():
+            patched.setenv(name, value)
+        patched.setattr(trace, "_TRACER_PROVIDER", None)
+        tracing.use(None)
+        assert tracing.span("a") is OFF
+        assert tracing.span("b") is OFF
+    tracing.use(None)
+    (said,) = caplog.messages
+    return said
