@@ -242,7 +242,7 @@ class AsyncConnection:
         if self._sending is not None:
             return
         if self._opened is not None and not self._opened.asked:
-            self._put(self._opened)
+            self._put(self._opened, self._taken())
         else:
             self._sending = asyncio.create_task(self._send())
 
@@ -253,7 +253,7 @@ class AsyncConnection:
                 if self._opened is None:
                     self._opened = await self._open()
                 else:
-                    self._put(self._opened)
+                    self._put(self._opened, self._taken())
         except Exception as wrong:  # noqa: BLE001 - it is for those who asked
             failure = wrong
         finally:
@@ -275,13 +275,16 @@ class AsyncConnection:
         batch, self._new = self._new, []
         return batch
 
-    def _put(self, opened: Opened) -> None:
-        """Send the new requests; refuse them if they cannot be packed."""
-        batch = self._taken()
+    def _put(self, opened: Opened, batch: list[Request]) -> None:
+        """Send requests; refuse each that cannot be packed."""
         try:
             opened.transport.send([command for command, _, _ in batch])
-        except Exception as wrong:  # noqa: BLE001 - it is for those who asked
-            refuse(batch, wrong)
+        except Exception as wrong:  # noqa: BLE001 - it is for who asked; nothing was sent
+            if len(batch) == 1:
+                refuse(batch, wrong)
+            else:
+                for request in batch:
+                    self._put(opened, [request])
         else:
             opened.asked.extend(batch)
             if not opened.watched:

@@ -94,13 +94,14 @@ async def test_what_cannot_be_sent_is_its_askers_alone(real_redis) -> None:
     # The same where questions go out together, behind one that is not answered.
     first = wire.asked(("BLPOP", "nothing", 0))
     await blocked(real_redis)
-    together = [*first, *wire.asked(("ECHO", None))]
-    await asyncio.wait(together[1:], timeout=PATIENCE)
+    together = [*first, *wire.asked(("ECHO", "beside"), ("ECHO", None), ("ECHO", "\ud83d"))]
+    await asyncio.wait(together[2:], timeout=PATIENCE)
     last = wire.asked(("ECHO", "two"))
     real_redis.rpush("nothing", "came")
     assert await soon(together[0]) == [b"nothing", b"came"]
+    assert await soon(together[1]) == b"beside"
     assert await soon(last[0]) == b"two"
-    assert together[1].exception() is not None
+    assert [type(each.exception()) for each in together[2:]] == [TypeError, UnicodeEncodeError]
     await wire.close()
 
 
