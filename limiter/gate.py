@@ -117,7 +117,14 @@ def limited(gate: str, hold: Callable[[], Hold], function: F) -> F:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         with hold():
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            if inspect.iscoroutine(result):  # its wrapper hides that it is a coroutine function
+                result.close()
+                raise TypeError(
+                    f"gate {gate!r}: `limited` cannot hold a permit for {function!r}: it returns a "
+                    "coroutine, which runs after the call; decorate the coroutine function itself"
+                )
+            return result
 
     return call  # type: ignore[return-value]
 

@@ -136,6 +136,17 @@ def test_a_generator_function_cannot_be_decorated(gate):
             gate.limited(function)
 
 
+def test_a_function_that_returns_a_coroutine_is_refused(gate):
+    """The permit would be given back before the coroutine runs."""
+
+    async def work():
+        raise AssertionError("it ran")
+
+    with pytest.raises(TypeError, match="decorate the coroutine function itself"):
+        gate.limited(lambda: work())()
+    settled_sync(gate, in_flight=0)
+
+
 async def test_a_gate_may_be_entered_again_inside(gate):
     async with gate as outer, gate as inner:
         assert outer.id != inner.id
