@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
+from rq.utils import as_text
 from rq.worker import BaseWorker
 
 from ground import tracing
@@ -134,6 +135,7 @@ class Shift:
         self._task = asyncio.current_task()
         self._stopping = False
         self._failures = 0  # of claims, in a row
+        self._unanswered = ""  # the queue of a claim whose reply has not come
         self._complaint = Complaint(log, "claiming")
         self._most = math.inf
         self._woken = asyncio.Event()  # something has changed: look again
@@ -206,6 +208,8 @@ class Shift:
         """Start what the parking brought, then claim what there is room for."""
         permit, waiter = None, self._gate_waiter
         try:
+            if self._unanswered:
+                await self._give_back_the_unknown(self._unanswered)
             found = await self._start_what_was_brought()
             if unclaimed := self._parking.take_unclaimed():
                 found += await self._make_room_for(unclaimed)
@@ -256,6 +260,17 @@ class Shift:
                 await self._connection.ask(self.commands[queue].give_back([], leaving=False))
         return found
 
+    async def _give_back_the_unknown(self, queue: str) -> None:
+        """The reply to a claim got lost, and Redis may have leased its jobs to us. At their leases'
+        end each would count as one that its worker died of."""
+        await self._parking.leave()
+        await self._start_what_was_brought()
+        leased = await self._connection.ask(("SMEMBERS", f"{self._worker.key}:executions"))
+        unknown = [member for member in map(as_text, leased) if member not in self.jobs]
+        rows = [(*member.rsplit(":", 1), 0) for member in unknown]
+        await self._connection.ask(self.commands[queue].give_back(rows, leaving=False))
+        self._unanswered = ""
+
     async def _claim_in_order(
         self, room: int, found: list[Found], granted: str
     ) -> tuple[list[Found], bool]:
@@ -268,9 +283,9 @@ class Shift:
                 continue
             took = sum(each.started for each in claimed)
             want = 1 if self._order.one_each else min(room - took, _AT_ONCE)
-            sent = time.monotonic()
+            sent, self._unanswered = time.monotonic(), queue
             reply = await self._connection.ask(self.commands[queue].claim(want, granted))
-            claim = read_claim(reply, sent)
+            claim, self._unanswered = read_claim(reply, sent), ""
             if claim.jobs:
                 granted = ""
             gave = await self._answer(queue, claim, self._begin(queue, claim))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis.exceptions import RedisError
 from rq import Callback, Queue, Retry
 from rq.command import send_stop_job_command
 from rq.defaults import UNSERIALIZABLE_RETURN_VALUE_PAYLOAD
@@ -30,7 +31,7 @@ from tests.worker.concurrent.crew import (
     work_in_process,
 )
 from worker.concurrent import heartbeat, shift
-from worker.concurrent.commands import SCRIPTS, WorkCommands
+from worker.concurrent.commands import SCRIPTS, WorkCommands, read_claim
 from worker.concurrent.end_or_retry_by_rq import Ending
 from worker.concurrent.finish import BARE, Finisher
 from worker.concurrent.heartbeat import Heartbeat
@@ -425,6 +426,30 @@ def test_rqs_own_cleaning_leaves_the_jobs_of_a_dead_worker_to_ours(real_redis, q
     assert (job.get_status(), queue.job_ids) == ("started", [])
     with at_work(real_redis, **HEIR):
         until(lambda: job.get_status() == "finished", "it to be run again")
+
+
+def test_what_a_claim_took_whose_reply_got_lost_is_given_back(
+    real_redis, queue, monkeypatch
+) -> None:
+    """Its worker lives, so it is no death; and nobody waits for the end of its lease."""
+    lost = list[Any]()
+
+    def lossy(reply: Any, sent: float) -> Any:
+        claim = read_claim(reply, sent)
+        if claim.jobs and not lost:
+            lost.append(claim.jobs)
+            raise RedisError("the connection was cut")
+        return claim
+
+    monkeypatch.setattr(shift, "read_claim", lossy)
+    jobs = [queue.enqueue(chores.add, 1, n) for n in range(3)]
+    with at_work(real_redis, job_lease=300.0, **GATED):
+        until(lambda: ended(*jobs), "the jobs")
+    assert len(lost[0]) == GATED["gate_limit"]
+    assert [job.return_value() for job in jobs] == [1, 2, 3]
+    assert [real_redis.hget(job.key, "penstock_deaths") for job in jobs] == [None] * 3
+    assert nothing_left(real_redis) == {}
+    assert TokenBucket(real_redis, "code", limit=2).sync.status().in_flight == 0
 
 
 def test_a_job_that_its_workers_died_of_took_no_time_however_the_clocks_differ(
