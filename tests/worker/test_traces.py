@@ -1,6 +1,7 @@
 """One trace from a trainer's call to the record of the result, whole if a worker is killed."""
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 from ground import tracing
@@ -11,6 +12,24 @@ from tests.worker.concurrent.crew import HEIR, LEASE, at_work, work_in_process
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker import CodeQueue, CodeRequest
+from worker.concurrent import traced
+from worker.concurrent.running import ClaimedJob, Outcome
+
+
+class Vague:
+    """A value whose truth cannot be asked, as that of an array."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth of it is ambiguous")
+
+
+def test_a_span_has_of_a_functions_value_what_it_can_show() -> None:
+    shown: dict[str, Any] = {}
+    span: Any = SimpleNamespace(set=shown.__setitem__)
+    claimed = ClaimedJob("code", "it", "1", {}, 0.0, lambda _: None, span=span)
+    traced.ending(Outcome(claimed, value={"attempts": Vague(), "error_kind": "none"}))
+    assert shown == {"penstock.error_kind": "none"}
+
 
 LOCAL: dict[str, Any] = {"sandbox": "local", "sandbox_attempts": 1}
 SECRET = "s3cret"

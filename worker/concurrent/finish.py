@@ -86,9 +86,9 @@ class Finisher:
     def finish(self, outcome: Outcome) -> None:
         """Record it soon, together with others."""
         outcome.claimed.ending = True
-        if outcome.claimed.span is not OFF:
-            traced.ending(outcome)
         try:
+            if outcome.claimed.span is not OFF:
+                traced.ending(outcome)
             row = self._row(outcome)
         except BaseException as failure:  # noqa: BLE001 - a user's value may raise anything
             self._fail_instead(outcome, failure)

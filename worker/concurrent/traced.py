@@ -66,7 +66,8 @@ def ending(outcome: Outcome) -> None:
         claimed.span.failed("stopped" if outcome.error is None else outcome.error[0].__name__)
     elif isinstance(outcome.value, dict):
         for name in ("error_kind", "error_reason", "attempts"):
-            if value := outcome.value.get(name):
+            value = outcome.value.get(name)
+            if isinstance(value, str | int) and value:  # a function's own may be anything
                 claimed.span.set(f"penstock.{name}", value)
     claimed.recording = tracing.begun(f"record {claimed.queue}", parent=claimed.span)
 
