@@ -127,6 +127,19 @@ def test_the_neighbours_of_a_spoiled_job_are_taken_from_a_dead_worker(redis, spo
     assert [before.return_value(), after.return_value()] == [1, 3]
 
 
+def test_a_job_whose_shares_list_is_spoiled_is_taken_from_a_dead_worker(redis) -> None:
+    """It goes to the queue's own list."""
+    queue = open_queue(redis)
+    jobs = [queue.enqueue(chores.add, 1, n) for n in range(2)]
+    dead = commands_of("dead", lease=0.0)
+    ask(redis, dead.claim(10))
+    redis.hset(jobs[0].key, "penstock_share", "a")
+    redis.set("rq:queue:code~a", "a string, where a list is meant")
+    assert ask(redis, commands_of("alive").reap(3))[:2] == [2, 0]
+    burst(redis)
+    assert [job.return_value() for job in jobs] == [1, 2]
+
+
 @pytest.mark.parametrize("spoil", SPOILED, ids=lambda spoil: spoil.__name__)
 def test_a_spoiled_job_keeps_nobody_from_their_heartbeats(redis, spoil) -> None:
     queue = open_queue(redis)

@@ -6,6 +6,7 @@
 -- in their order, so this looks at few of them: at twice as many each time, then by halves.
 local function to_front(id)
   local share = field(id, 'penstock_share') or ''
+  if share ~= '' and type(try('LINDEX', list_of(share), 0)) == 'table' then share = '' end -- a key of another type
   local list = list_of(share)
   local mine = field(id, 'enqueued_at') or ''
   local function goes_before(at)
