@@ -108,7 +108,7 @@ def _outcome(message: bytes) -> Any:
     try:
         function, args, kwargs = pickle.loads(message)  # noqa: S301 - from our own parent
         return ForkingPickler.dumps((False, function(*args, **kwargs)))
-    except Exception:  # noqa: BLE001 - the function's own; also a result that cannot be sent
+    except (Exception, SystemExit):  # noqa: BLE001 - the function's own; also a result that cannot be sent
         return ForkingPickler.dumps((True, traceback.format_exc()))
 
 

@@ -111,7 +111,7 @@ class ExecutionWorker:
                 return fn(*fn_args, **fn_kwargs)
             except ExecutionLost:
                 raise
-            except Exception:
+            except (Exception, SystemExit):  # sys.exit in it would end the trainer
                 log.warning("error when executing code", exc_info=True)
                 return None
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -29,6 +30,10 @@ def rotten_at_ten(number: int) -> int:
     if number == 10:
         raise ValueError("rotten")
     return number
+
+
+def leaves() -> None:
+    sys.exit(3)
 
 
 def pid() -> int:

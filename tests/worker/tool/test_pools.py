@@ -17,7 +17,15 @@ from ground import SettingError
 from limiter import GateUnavailable, TokenBucket
 from tests.harness import killing
 from tests.harness.servers import until
-from tests.worker.tool.called import die, never_ends, overlapping, pid, rotten_at_ten, unsendable
+from tests.worker.tool.called import (
+    die,
+    leaves,
+    never_ends,
+    overlapping,
+    pid,
+    rotten_at_ten,
+    unsendable,
+)
 from worker.tool import (
     ExecutionLost,
     ExecutionWorker,
@@ -135,6 +143,11 @@ async def test_a_call_can_be_awaited(pools) -> None:
         0, 1, 2, 3, 4,
     ]  # fmt: skip
     assert await pool.ping.remote() is True
+
+
+async def test_a_function_that_exits_gives_none_and_ends_nobody(pools) -> None:
+    pool = pools(enable_global_rate_limit=False)
+    assert await pool.execute.remote(leaves) is None
 
 
 def test_threads_share_our_process_and_processes_do_not(pools, mode) -> None:
