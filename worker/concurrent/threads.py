@@ -90,9 +90,9 @@ class Threads:
             spare = self._idle > 0
             if spare:
                 self._idle -= 1
-        self._calls.put(call)
-        if not spare:
+        if not spare:  # first: a call that gets no thread fails, and must not run later
             threading.Thread(target=self._work, name="penstock-job", daemon=True).start()
+        self._calls.put(call)
         return call
 
     async def run(self, function: Callable[[], Any]) -> Any:

@@ -36,6 +36,7 @@ from worker.concurrent.end_or_retry_by_rq import Ending
 from worker.concurrent.finish import BARE, Finisher
 from worker.concurrent.heartbeat import Heartbeat
 from worker.concurrent.running import ClaimedJob, RunningJobs
+from worker.concurrent.threads import Threads
 
 GATED: dict[str, Any] = {"gate": "code", "gate_limit": 2}
 ONE: dict[str, Any] = {"gate": "code", "gate_limit": 1}
@@ -398,6 +399,23 @@ def test_a_job_deleted_while_it_runs_stays_deleted(real_redis, queue, function, 
 
 def beats(client: Any, worker: Any) -> Any:
     return client.hget(worker.key, "last_heartbeat")
+
+
+# A machine without another thread
+
+
+async def test_a_call_that_gets_no_thread_never_runs(monkeypatch) -> None:
+    def none_left(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threads, ran = Threads(), list[str]()
+    with monkeypatch.context() as limited:
+        limited.setattr(threading, "Thread", none_left)
+        with pytest.raises(RuntimeError):
+            threads.start(lambda: ran.append("refused"))
+    await threads.run(lambda: ran.append("next"))
+    await threads.run(lambda: ran.append("last"))
+    assert ran == ["next", "last"]
 
 
 # A job that its workers died of, requeued
