@@ -114,9 +114,15 @@ def read_judged(outcome: Any, request: JudgeRequest) -> JudgeResult:
             correlation_id=request.correlation_id,
         )
     try:
-        return JudgeResult.read(json_of(outcome))
+        result = JudgeResult.read(json_of(outcome))
     except SandboxBroken as wrong:
         raise ResultUnreadable(str(wrong)) from None
+    if len(result.verdicts) != request.count:  # such as those of another job with its token
+        raise ResultUnreadable(
+            f"it has {len(result.verdicts)} verdicts, and {request.count} cases were sent; a token "
+            "is one job's, so give other cases another"
+        )
+    return result
 
 
 def _misses_suite(result: JudgeResult) -> bool:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jail.judge import JudgeCase, JudgeResult, read_cases
+from jail.judge.models import JudgeRequest
 from penstock.in_process import run_queued
 from tests.harness import killing
 from tests.harness.servers import until
@@ -17,9 +18,10 @@ from tests.worker.concurrent.crew import HEIR, LEASE, at_work, nothing_left, wor
 from tests.worker.scripted_answers import Answer
 from worker import CodeQueue, JobFailed, RequestRefused, jobs
 from worker.allowed import allowed
+from worker.errors import ResultUnreadable
 from worker.judging.progress import listening
 from worker.queue import submitting
-from worker.queue.judge_by_queue import Asked
+from worker.queue.judge_by_queue import Asked, read_judged
 from worker.queue.suite_store import MISSING, SuiteStore, value_of
 
 ECHO = "tests.jail.judge.echo_judge.EchoJudge"
@@ -144,6 +146,16 @@ async def test_a_suite_that_redis_lost_is_sent_again(redis) -> None:
     with at_work(redis, sandbox=ECHO):
         assert (await queue.judge("two", cases)).passed == 9000
     assert set(redis.keys("penstock:blob:*")) < set(lost)
+
+
+@pytest.mark.parametrize("verdicts", ["P", ""])
+def test_verdicts_of_other_cases_are_no_result(verdicts: str) -> None:
+    """Such as those of a job that had the token before."""
+    request = JudgeRequest(code="", cases=[RIGHT] * 3)
+    with pytest.raises(ResultUnreadable, match="3 cases were sent"):
+        read_judged(json.dumps(JudgeResult(verdicts=verdicts).dump()), request)
+    judged = json.dumps(JudgeResult(verdicts="PPP").dump())
+    assert read_judged(judged, request).passed == 3
 
 
 async def test_second_jobs_have_tokens_that_no_other_call_has(redis, monkeypatch) -> None:
