@@ -90,14 +90,14 @@ def _failed(metadata: dict[str, Any], compiled: Answer, ran: Answer) -> Code:
             return _said(metadata, -4, "compile_timeout")
         case "Error":
             return _said(metadata, -4, "compile_error")
-        case "Finished" if compiled.get("return_code") != 0:
+        case "Finished" if compiled.get("return_code") not in (0, None):
             return _said(metadata, -4, "compile_error")
     match ran.get("status"):
         case "TimeLimitExceeded":
             return _said(metadata, -3, "timeout")
         case "Error":
             return _said(metadata, -2, "runtime_error")
-        case "Finished" if ran.get("return_code") != 0:
+        case "Finished" if ran.get("return_code") not in (0, None):
             return _said(metadata, -2, "runtime_error")
     return _said(metadata, -1, "unknown_failure" if ran else "unknown_failure_state")
 

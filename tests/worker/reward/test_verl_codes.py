@@ -276,6 +276,8 @@ SCRIPTED = [
     (body("Failed", run=ran(status="Error", return_code=None)), -2, "runtime_error"),
     (Answer.late("4"), -3, "timeout"),
     (body("Failed", ran(return_code=1)), -4, "compile_error"),
+    (body("Failed", run=ran(return_code=None)), -1, "unknown_failure"),
+    (body("Failed", ran(return_code=None), ran()), -1, "unknown_failure"),
     (body("Failed", ran(status="Error")), -4, "compile_error"),
     (body("Failed", ran(status="TimeLimitExceeded")), -4, "compile_timeout"),
     (Answer.sandbox_error(), -1, "sandbox_error"),
