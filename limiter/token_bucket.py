@@ -197,7 +197,8 @@ def remove_gate(redis: AnyRedis, name: str, *, force: bool = False) -> None:
     its next request for a permit, with its own terms.
     """
     gate = existing_gate(redis, name)
-    keys = GateCommands(name, gate.terms, "").keys
+    beside = (tagged("gate", name, part) for part in ("changes", "costs", "order", "weights"))
+    keys = (*GateCommands(name, gate.terms, "").keys, *beside)
     client = connect(gate.target)
     try:
         if force:  # first: who has it open makes it again at once, and lists it

@@ -19,13 +19,21 @@ def in_docs() -> dict[str, str]:
     }
 
 
+# What a gate's scripts make of its key, as `GATE .. ':idle:' .. lane`.
+OF_A_GATE = re.compile(r"\bGATE \.\. '(:\w+:?)'")
+
+
 def in_code() -> dict[str, str]:
-    return {
+    found = {
         key: name_of(file)
         for file in modules()
         if file != ROOT / "ground" / "keys.py"
         for key in keys_in(file)
     }
+    for file in (ROOT / "limiter" / "lua").glob("*.lua"):
+        for part in OF_A_GATE.findall(file.read_text()):
+            found["penstock:gate:{}" + part + ("<>" if part.endswith(":") else "")] = file.name
+    return found
 
 
 def test_every_key_of_the_code_is_in_the_list() -> None:
