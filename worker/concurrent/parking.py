@@ -40,6 +40,7 @@ class Parking:
     ) -> None:
         self.wanted = 0  # jobs that its claim may bring: 0 or 1
         self.unclaimed = False  # whether a job came that it was not to claim
+        self.unanswered = False  # whether a claim may have been made whose reply got lost
         self._target = target
         self._commands = commands
         self._woken = woken
@@ -93,6 +94,7 @@ class Parking:
         except (RedisError, OSError) as failure:
             log.debug("parked at %s: %s", self._commands.jobs, failure)
             self._id = 0
+            self.unanswered = True
             if not self._leaving:
                 await asyncio.sleep(0.2)
 
@@ -162,6 +164,13 @@ class ParkingLot:
         found = [queue for queue, place in self._places.items() if place.unclaimed]
         for queue in found:
             self._places[queue].unclaimed = False
+        return found
+
+    def take_unanswered(self) -> list[str]:
+        """Queues where a claim may have been made whose reply got lost."""
+        found = [queue for queue, place in self._places.items() if place.unanswered]
+        for queue in found:
+            self._places[queue].unanswered = False
         return found
 
     def brought(self) -> dict[str, Claim]:

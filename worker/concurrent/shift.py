@@ -135,7 +135,7 @@ class Shift:
         self._task = asyncio.current_task()
         self._stopping = False
         self._failures = 0  # of claims, in a row
-        self._unanswered = ""  # the queue of a claim whose reply has not come
+        self._unanswered: set[str] = set()  # queues of claims whose replies have not come
         self._complaint = Complaint(log, "claiming")
         self._most = math.inf
         self._woken = asyncio.Event()  # something has changed: look again
@@ -208,8 +208,9 @@ class Shift:
         """Start what the parking brought, then claim what there is room for."""
         permit, waiter = None, self._gate_waiter
         try:
-            if self._unanswered:
-                await self._give_back_the_unknown(self._unanswered)
+            self._unanswered.update(self._parking.take_unanswered())
+            for queue in [*self._unanswered]:
+                await self._give_back_the_unknown(queue)
             found = await self._start_what_was_brought()
             if unclaimed := self._parking.take_unclaimed():
                 found += await self._make_room_for(unclaimed)
@@ -269,7 +270,7 @@ class Shift:
         unknown = [member for member in map(as_text, leased) if member not in self.jobs]
         rows = [(*member.rsplit(":", 1), 0) for member in unknown]
         await self._connection.ask(self.commands[queue].give_back(rows, leaving=False))
-        self._unanswered = ""
+        self._unanswered.discard(queue)
 
     async def _claim_in_order(
         self, room: int, found: list[Found], granted: str
@@ -283,9 +284,11 @@ class Shift:
                 continue
             took = sum(each.started for each in claimed)
             want = 1 if self._order.one_each else min(room - took, _AT_ONCE)
-            sent, self._unanswered = time.monotonic(), queue
+            sent = time.monotonic()
+            self._unanswered.add(queue)
             reply = await self._connection.ask(self.commands[queue].claim(want, granted))
-            claim, self._unanswered = read_claim(reply, sent), ""
+            claim = read_claim(reply, sent)
+            self._unanswered.discard(queue)
             if claim.jobs:
                 granted = ""
             gave = await self._answer(queue, claim, self._begin(queue, claim))

@@ -28,9 +28,10 @@ from tests.worker.concurrent.crew import (
     burst,
     nothing_left,
     open_queue,
+    parked,
     work_in_process,
 )
-from worker.concurrent import heartbeat, shift
+from worker.concurrent import heartbeat, parking, shift
 from worker.concurrent.commands import SCRIPTS, WorkCommands, read_claim
 from worker.concurrent.end_or_retry_by_rq import Ending
 from worker.concurrent.finish import BARE, Finisher
@@ -446,8 +447,9 @@ def test_rqs_own_cleaning_leaves_the_jobs_of_a_dead_worker_to_ours(real_redis, q
         until(lambda: job.get_status() == "finished", "it to be run again")
 
 
+@pytest.mark.parametrize("at", [shift, parking], ids=["at work", "parked"])
 def test_what_a_claim_took_whose_reply_got_lost_is_given_back(
-    real_redis, queue, monkeypatch
+    real_redis, queue, monkeypatch, at
 ) -> None:
     """Its worker lives, so it is no death; and nobody waits for the end of its lease."""
     lost = list[Any]()
@@ -459,11 +461,14 @@ def test_what_a_claim_took_whose_reply_got_lost_is_given_back(
             raise RedisError("the connection was cut")
         return claim
 
-    monkeypatch.setattr(shift, "read_claim", lossy)
-    jobs = [queue.enqueue(chores.add, 1, n) for n in range(3)]
+    monkeypatch.setattr(at, "read_claim", lossy)
     with at_work(real_redis, job_lease=300.0, **GATED):
+        until(lambda: parked(real_redis) == 1, "the worker to be parked")
+        with real_redis.pipeline() as together:
+            jobs = [queue.enqueue(chores.add, 1, n, pipeline=together) for n in range(3)]
+            together.execute()
         until(lambda: ended(*jobs), "the jobs")
-    assert len(lost[0]) == GATED["gate_limit"]
+    assert lost
     assert [job.return_value() for job in jobs] == [1, 2, 3]
     assert [real_redis.hget(job.key, "penstock_deaths") for job in jobs] == [None] * 3
     assert nothing_left(real_redis) == {}
