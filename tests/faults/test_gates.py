@@ -109,7 +109,8 @@ class Gate:
         self.faulty.run(self.at["r"].status())
 
     def remove(self) -> None:
-        keys = [self.key[part] for part in PARTS[:6]]
+        beside = ("changes", "costs", "order", "weights")
+        keys = [*self.at["r"].keys, *(tagged("gate", "g", part) for part in beside)]
         self.faulty.run(load_script("limiter", "remove").command(keys, ["0"]))
 
     def data_is_lost(self) -> None:

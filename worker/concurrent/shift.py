@@ -188,7 +188,8 @@ class Shift:
             look = await self._look()
             if look.took and look.left:
                 continue
-            if burst and not self.jobs and (look.suspended or not look.left):
+            settled = not self.jobs and not self._woken.is_set()  # what ends may be queued again
+            if burst and settled and (look.suspended or not look.left):
                 self.stop("it works in a burst, and its queues are empty or suspended")
                 break
             if not burst and not look.left:

@@ -3,6 +3,7 @@
 docs/reference/rq.md lists the tests.
 """
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -44,6 +45,7 @@ from tests.worker.concurrent.crew import (
 )
 from worker import ConcurrentWorker
 from worker.concurrent.heartbeat import Heartbeat
+from worker.concurrent.shift import Shift
 
 ROOT = Path(__file__).parents[3]
 
@@ -235,6 +237,23 @@ def test_a_job_has_until_its_timeout(real_redis, queue, function) -> None:
 
 
 # Retries, repeats, callbacks, dependents
+
+
+def test_a_burst_does_not_end_by_a_look_from_before_a_job_was_queued_again(
+    real_redis, queue, monkeypatch
+) -> None:
+    look = Shift._look
+
+    async def late(self: Shift) -> Any:
+        found = await look(self)
+        while self.jobs:  # noqa: ASYNC110 - their ends are told to the shift alone
+            await asyncio.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(Shift, "_look", late)
+    job = queue.enqueue(chores.fail_until, url_of(real_redis), "late", 2, retry=Retry(max=2))
+    burst(real_redis)
+    assert (job.get_status(), job.return_value()) == ("finished", 3)
 
 
 def test_a_failed_job_is_retried_as_often_as_it_says(real_redis, queue) -> None:
