@@ -12,6 +12,7 @@ import ground
 from buffer import RolloutBuffer, TaskConfig
 from gateway.adapters import miles, slime
 from gateway.adapters.samples import normalized, samples_of
+from gateway.adapters.steps import Steps
 from gateway.adapters.verl import outputs_of
 from gateway.calls import Call, Sent
 from gateway.items import item_of, rows_in
@@ -19,6 +20,7 @@ from gateway.log import SessionLog
 from gateway.packing import floats_of, ids_of, spread
 from gateway.training_rows import Log, Rows, rows_of
 from ground import RedisUnavailable
+from ground.process import from_thread
 from tests.gateway.agents import STEPS, Agent, How, MemoryLog, World
 from tests.gateway.trainers import SOURCES, Sample, install
 from tests.gateway.turns import one_turn
@@ -180,7 +182,7 @@ def test_slime_takes_a_step_of_groups(
     two_groups: Any, monkeypatch: pytest.MonkeyPatch, real: bool
 ) -> None:
     put_in_place(monkeypatch, "slime", real)
-    monkeypatch.setattr(slime, "_readers", {})
+    monkeypatch.setattr(slime, "_steps", {})
     groups = slime.generate_rollout(two_groups, 0, None)
     assert [[len(rollout) for rollout in group] for group in groups] == [[2, 2], [2, 2]]
     samples = flat(groups)
@@ -190,27 +192,34 @@ def test_slime_takes_a_step_of_groups(
     assert made == [-0.5, -0.5, 0.5, 0.5] * 2
     with pytest.raises(ValueError, match="do not evaluate"):
         slime.generate_rollout(two_groups, 0, None, evaluation=True)
-    slime._readers["gateway"]._buffer.close()
+    from_thread(slime._steps["gateway"].buffer.aclose())
+
+
+def fails_amid_a_step(monkeypatch: pytest.MonkeyPatch, buffer: RolloutBuffer) -> None:
+    """Each take gets one group, and the second one fails."""
+    take, calls = buffer.take, itertools.count()
+
+    async def fails_then(groups: int, **more: Any) -> Any:
+        if next(calls) == 1:
+            raise RedisUnavailable("away")
+        return await take(1, **more)
+
+    monkeypatch.setattr(buffer, "take", fails_then)
 
 
 def test_slime_gives_no_group_away_before_its_step_is_whole(
     two_groups: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_in_place(monkeypatch, "slime", False)
-    reader = slime.Reader(two_groups)
-    take, calls = reader._buffer.take, itertools.count()
-
-    def fails_then(groups: int, **more: Any) -> Any:
-        if next(calls) == 1:
-            raise RedisUnavailable("away")
-        return take(1, **more)
-
-    monkeypatch.setattr(reader._buffer, "take", fails_then)
+    buffer = (steps := Steps(two_groups, Sample)).buffer
+    monkeypatch.setattr(slime, "_steps", {"gateway": steps})
+    fails_amid_a_step(monkeypatch, buffer)
     with pytest.raises(RedisUnavailable):
-        reader.take(2)
-    assert len(reader._buffer.catalog.groups("leased")) == 1
-    assert len({one.group_index for one in flat(reader.take(2))}) == 2
-    reader._buffer.close()
+        slime.generate_rollout(two_groups, 0, None)
+    assert len(from_thread(buffer.catalog.groups("leased"))) == 1
+    again = slime.generate_rollout(two_groups, 0, None)
+    assert len({one.group_index for one in flat(again)}) == 2
+    from_thread(buffer.aclose())
 
 
 async def test_miles_gives_no_group_away_before_its_step_is_whole(
@@ -218,20 +227,14 @@ async def test_miles_gives_no_group_away_before_its_step_is_whole(
 ) -> None:
     put_in_place(monkeypatch, "miles", False)
     rollouts = miles.Rollouts(SimpleNamespace(args=two_groups))
-    take, calls = rollouts._buffer.take, itertools.count()
-
-    async def fails_then(groups: int, **more: Any) -> Any:
-        if next(calls) == 1:
-            raise RedisUnavailable("away")
-        return await take(1, **more)
-
-    monkeypatch.setattr(rollouts._buffer, "take", fails_then)
+    buffer = rollouts._steps.buffer
+    fails_amid_a_step(monkeypatch, buffer)
     step = SimpleNamespace(evaluation=False)
     with pytest.raises(RedisUnavailable):
         await rollouts(step)
-    assert len(await rollouts._buffer.catalog.groups("leased")) == 1
+    assert len(await buffer.catalog.groups("leased")) == 1
     assert len({one.group_index for one in flat((await rollouts(step)).samples)}) == 2
-    await rollouts._buffer.aclose()
+    await buffer.aclose()
 
 
 async def test_miles_takes_a_step_of_groups(
@@ -243,4 +246,4 @@ async def test_miles_takes_a_step_of_groups(
     assert [one.rollout_id for one in flat(output.samples)] == [0, 0, 1, 1, 2, 2, 3, 3]
     with pytest.raises(ValueError, match="do not evaluate"):
         await rollouts(SimpleNamespace(evaluation=True))
-    await rollouts._buffer.aclose()
+    await rollouts._steps.buffer.aclose()
