@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
 
 from buffer.default_functions import Group, Item
+from ground.logs import encodable
 
 T = TypeVar("T")
 
@@ -87,4 +88,4 @@ def reason_of(failure: BaseException) -> str:
         said = f"its text fails with {type(broken).__name__}"
     if not isinstance(failure, FunctionFailed):
         said = f"{type(failure).__name__}: {said}"
-    return said[:1000].encode(errors="backslashreplace").decode()  # it may quote half a pair
+    return encodable(said[:1000])

@@ -40,6 +40,11 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def encodable(text: str) -> str:
+    """The text with what UTF-8 cannot encode written out: it may quote half a surrogate pair."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def correlation_id() -> str:
     """The id of the call being served, or an empty string."""
     return _correlation.get()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ground.logs import encodable
 from jail.judge.fault import fault_of
 
 # Worst last. Of the last two nothing is known of the program: its case or its checker is broken
@@ -50,7 +51,7 @@ def counted_as(value: Any, *, once: bool = False) -> str:
 def _why_masked(value: Mapping[str, Any]) -> str:
     said = " ".join(str(value.get("message") or value.get("error_reason") or "").split())
     shown = said if len(said) <= _WHY_SHOWN else f"{said[:_WHY_SHOWN]}…"
-    return shown.encode(errors="backslashreplace").decode()  # half a surrogate pair is escaped
+    return encodable(shown)
 
 
 def _judged(verdicts: str, value: Mapping[str, Any]) -> str:

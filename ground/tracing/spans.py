@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from ground.logs import visible
+from ground.logs import encodable, visible
 from ground.tracing.asked import asked
 
 Value = str | int | float | bool
@@ -284,7 +284,7 @@ def bounded(value: Value) -> Value:
     """Text of any origin is short, of visible characters, and can be encoded."""
     if not isinstance(value, str):
         return value
-    text = visible(value[:LONGEST]).encode(errors="backslashreplace").decode()
+    text = encodable(visible(value[:LONGEST]))
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ground.logs import encodable
 from ground.tracing import Span
 from ground.tracing.spans import OFF
 from limiter import Report
@@ -229,4 +230,4 @@ def exc_string(error: ExcInfo) -> str:
         text = "".join(traceback.format_exception(*error))
     except BaseException as unprintable:  # noqa: BLE001 - a user's error class may raise anything
         text = f"{error[0].__qualname__}; its traceback cannot be written: {type(unprintable)}"
-    return text.encode(errors="backslashreplace").decode()
+    return encodable(text)
