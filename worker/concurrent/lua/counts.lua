@@ -18,15 +18,8 @@ end
 -- The word for how a program ended, which has a + behind it if its assertions ran in its process, and
 -- if it is masked a | and why, behind a ! if it must not run again.
 local function word_of(program)
-  local word, why = program, string.find(program, '|', 1, true)
-  local once
-  if why then
-    word, why = string.sub(program, 1, why - 1), string.sub(program, why + 1)
-    once = string.sub(word, -1) == '!'
-    if once then word = string.sub(word, 1, -2) end
-  end
-  if string.sub(word, -1) == '+' then return string.sub(word, 1, -2), true, why, once end
-  return word, false, why, once
+  local word, shares, once, bar, why = string.match(program, '^([^+!|]*)(%+?)(!?)(|?)(.*)$')
+  return word, shares == '+', bar == '|' and why or nil, once == '!'
 end
 
 -- Of the programs that were masked lately: how many jobs had finished by then, as the queue counts them.
