@@ -36,6 +36,12 @@ class GateCommands:
         self.head = (*terms.args(), process)
         self._use(_PLAIN if terms.plain else _FULL)
 
+    @property
+    def all_keys(self) -> tuple[str, ...]:
+        """The keys of every gate, and those that some have, but for the ones of its lanes."""
+        beside = ("changes", "costs", "order", "weights")
+        return (*self.keys, *(tagged("gate", self._name, part) for part in beside))
+
     def use_full(self) -> None:
         """Use the full form from now on: the gate may be of any kind."""
         self._use(_FULL)

@@ -268,7 +268,7 @@ def _value(text: str) -> float | str | None:
             _, least, most = text.split()
             return f"adaptive from {float(least):g} to {float(most):g}"
         return float(text) if text else None
-    except ValueError:  # it has amounts, or a hand has broken it
+    except ValueError:  # it has amounts, or somebody edited it
         return text
 
 

@@ -167,8 +167,8 @@ def existing_gate(redis: AnyRedis, name: str) -> Gate:
             dict(zip(names, map(int, amounts[len(names) :]), strict=True)),
         ))  # fmt: skip
     except (TypeError, ValueError, SettingError):
-        # A hand has broken it, and it grants nothing. Whoever opens it can mend it; if it is
-        # removed meanwhile, it must not come back without a bound.
+        # Somebody edited it, and it grants nothing. It is opened so that it can be corrected; if it
+        # is removed meanwhile, it must not come back without a bound.
         terms = Terms(limit=1)
     return Gate(target, name, terms, check_manner(30.0, None, 30.0, enforce=False))
 
@@ -197,8 +197,7 @@ def remove_gate(redis: AnyRedis, name: str, *, force: bool = False) -> None:
     its next request for a permit, with its own terms.
     """
     gate = existing_gate(redis, name)
-    beside = (tagged("gate", name, part) for part in ("changes", "costs", "order", "weights"))
-    keys = (*GateCommands(name, gate.terms, "").keys, *beside)
+    keys = GateCommands(name, gate.terms, "").all_keys
     client = connect(gate.target)
     try:
         if force:  # first: who has it open makes it again at once, and lists it

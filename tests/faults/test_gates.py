@@ -109,8 +109,7 @@ class Gate:
         self.faulty.run(self.at["r"].status())
 
     def remove(self) -> None:
-        beside = ("changes", "costs", "order", "weights")
-        keys = [*self.at["r"].keys, *(tagged("gate", "g", part) for part in beside)]
+        keys = self.at["r"].all_keys
         self.faulty.run(load_script("limiter", "remove").command(keys, ["0"]))
 
     def data_is_lost(self) -> None:
