@@ -199,8 +199,7 @@ class Unpacker:
                     left -= len(chunk)
             self._owners.give(file, member.uid, member.gid)
             os.fchmod(file, member.mode & _KEPT_BITS)
-            with suppress(ValueError, OverflowError, OSError):  # a time that no file can have
-                os.utime(file, (member.mtime, member.mtime))
+            _set_time(file, member.mtime)
         finally:
             os.close(file)
 
@@ -323,8 +322,7 @@ class Unpacker:
                 _make_opaque(folder)
             self._owners.give(folder, about.uid, about.gid)
             os.fchmod(folder, about.mode)
-            with suppress(ValueError, OverflowError, OSError):
-                os.utime(folder, (about.mtime, about.mtime))
+            _set_time(folder, about.mtime)
 
 
 def too_large(most: int) -> ImageTooLarge:
@@ -376,6 +374,12 @@ def _opened_path(root: str, path: tuple[str, ...]) -> Iterator[int]:
         yield found
     finally:
         os.close(found)
+
+
+def _set_time(at: int, moment: float) -> None:
+    """Leave out a time that no file can have."""
+    with suppress(ValueError, OverflowError, OSError):
+        os.utime(at, (moment, moment))
 
 
 def _make_opaque(folder: int) -> None:

@@ -89,10 +89,10 @@ class Checking:
         Returns the program's end, the verdict, and whether the interactor ended first."""
         with self._or_lost(), _pipe() as (to_program, said), _pipe() as (to_interactor, printed):
             theirs = replace(self._errand(self._files(case, b"")), wall=self._life)
-            ours = replace(errand, ends=(to_program, printed))
+            running = replace(errand, ends=(to_program, printed))
             theirs = replace(theirs, ends=(to_interactor, said))
             both = (
-                asyncio.ensure_future(lane.run(ours)),
+                asyncio.ensure_future(lane.run(running)),
                 asyncio.ensure_future(self._lane.run(theirs)),
             )
             try:
@@ -217,7 +217,7 @@ def _text(said: bytes) -> str:
 
 @contextlib.contextmanager
 def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
-    """Its read and write end, closed in the end."""
+    """A pipe has an end to read and one to write. Both are closed at last."""
     to_read, to_write = os.pipe()
     with FileIO(to_read) as reads, FileIO(to_write, "w") as writes:
         yield reads, writes
