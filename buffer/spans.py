@@ -16,7 +16,7 @@ REPORTS = frozenset((*_ENDS, "versions", "weight_versions"))
 Span = tuple[int, int]
 NOT_MADE, UNKNOWN = -1, -2
 _HIGHEST = 2**31  # versions are part of scores, next to the time
-_MOST_TOKENS = 2**31  # of an item: what is masked is added up in an integer of Redis
+MOST_TOKENS = 2**31  # of an item: what is masked is added up in an integer of Redis
 
 
 def reported(item: dict[str, Any]) -> tuple[str, str]:
@@ -42,7 +42,7 @@ def rows_of(item: dict[str, Any]) -> list[list[Span]]:
             "versions must be a list of [tokens, version] pairs, or such a list per row"
         )
     rows = [[_span(pair) for pair in row] for row in (said if _has_rows(said) else [said])]
-    if sum(tokens for row in rows for tokens, _ in row) > _MOST_TOKENS:
+    if sum(tokens for row in rows for tokens, _ in row) > MOST_TOKENS:
         raise ItemRefused("versions has more than 2^31 tokens in all")
     return rows
 
@@ -126,7 +126,7 @@ def _span(pair: Any) -> Span:
     if not isinstance(pair, list | tuple) or len(pair) != 2:
         raise ItemRefused(f"versions holds {pair!r:.100}, which is no [tokens, version] pair")
     tokens = _whole(pair[0])
-    if tokens is None or not 0 <= tokens <= _MOST_TOKENS:
+    if tokens is None or not 0 <= tokens <= MOST_TOKENS:
         raise ItemRefused(f"versions has {pair[0]!r:.100} tokens: an integer from 0 to 2^31")
     return tokens, _version(pair[1], "versions")
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from buffer.item import HIGHEST_ROUND, LONGEST_ID
-from buffer.spans import UNKNOWN
+from buffer.spans import MOST_TOKENS, UNKNOWN
 
 MOST_ITEMS = 10_000
 TASK = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}$"
@@ -19,7 +19,7 @@ Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID)] | int
 Digits = Annotated[str, Field(pattern="^[1-9][0-9]{0,4}$")]
 Size = Annotated[int, Field(ge=-1, le=2**53)] | Digits
 Version = Annotated[int, Field(ge=UNKNOWN, le=2**31)]
-Tokens = Annotated[int, Field(ge=0, le=2**31)]
+Tokens = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 Span = tuple[Tokens, Version]
 
 

@@ -1,4 +1,4 @@
--- enter.lua: a rollout of ours is still being prepared, runs, or has ended.
+-- enter.lua: a rollout of this server is still being prepared, runs, or has ended.
 -- KEYS   rollout
 -- ARGV   owner lease_ms digest state(preparing | running | finished | failed)
 -- REPLY  1, or 0 when it was replaced meanwhile

@@ -1,5 +1,5 @@
--- watch.lua: renew a rollout of ours, or take over one whose server is gone. One of ours that does not run here
--- is told again: the reply of the call that made it ours was lost.
+-- watch.lua: renew a rollout of this server, or take over one whose server is gone. One of this server that does
+-- not run here is given to it again: the reply of the call that gave it was lost.
 -- KEYS   rollout
 -- ARGV   owner lease_ms preparing(the digest that this server prepares, or empty) able(1|0)
 --        idle(1: it is able, and neither runs nor prepares one)

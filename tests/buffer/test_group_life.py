@@ -192,22 +192,32 @@ async def test_a_seal_that_comes_twice_leaves_an_acknowledged_batch_as_it_is(
     assert await sizes(bench) == (0, 0, MANY)
 
 
-async def test_a_claim_that_comes_again_after_its_seal_takes_nothing_into_the_batch(
+def calls_of(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    claims: list[tuple[Any, ...]] = []
+) -> tuple[list[tuple[Any, ...]], Callable[..., Any]]:
+    """The calls of scripts from now on, and what makes one once more."""
+    calls: list[tuple[Any, ...]] = []
     call = bench.buffer._task.call
 
     async def spied(script: str, *args: Any) -> Any:
-        claims.extend([args] if script == "claim" else [])
+        calls.append((script, *args))
         return await call(script, *args)
 
     monkeypatch.setattr(bench.buffer._task, "call", spied)
+    return calls, call
+
+
+async def test_a_claim_that_comes_again_after_its_seal_takes_nothing_into_the_batch(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, call = calls_of(bench, monkeypatch)
     await bench.fill("a", [1, 0, 1, 0])
     batch = await bench.buffer.take()
     await bench.fill("b", [1, 0, 1, 0])
+    claims = [sent for sent in steps if sent[0] == "claim"]
+    assert claims
     for sent in claims:
-        assert len(await call("claim", *sent)) == 3
+        assert len(await call(*sent)) == 3
     assert batch is not None
     await bench.buffer.ack(batch)
     again = await bench.buffer.take()
@@ -901,14 +911,7 @@ async def test_a_fresh_run_starts_empty(bench: Bench) -> None:
 async def test_a_step_of_a_reset_that_comes_again_after_its_end_drops_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps: list[tuple[Any, ...]] = []
-    call = bench.buffer._task.call
-
-    async def spied(script: str, *args: Any) -> Any:
-        steps.append((script, *args))
-        return await call(script, *args)
-
-    monkeypatch.setattr(bench.buffer._task, "call", spied)
+    steps, call = calls_of(bench, monkeypatch)
     await bench.fill("a", [1])
     for _ in range(2):
         steps.clear()
