@@ -85,6 +85,14 @@ class UnknownPermit(GateError):
         self.permit = permit
 
 
+def spoiled(gate: str, why: object) -> GateError:
+    """The error of a gate whose keys hold what no gate writes."""
+    return GateError(
+        f"gate {gate!r}: {why}: somebody else has written to its keys; remove them, and its "
+        f"processes make it again: penstock limits rm {gate} --force"
+    )
+
+
 class GateUnavailable(GateError):
     """Redis could not be asked; no permit was granted."""
 

@@ -23,7 +23,7 @@ from ground.redis.unit import Carrier, Exchange
 from ground.redis.url import RedisTarget
 from ground.timers import Timers
 from limiter.commands import GateCommands
-from limiter.errors import GateError, GateUnavailable, PermitLost
+from limiter.errors import GateError, GateUnavailable, PermitLost, spoiled
 from limiter.permit import Lease, Report
 from limiter.terms import Agreement, Manner, Terms
 
@@ -348,7 +348,10 @@ class Ledger:
         if exchange is not None:
             why = f"{self.engine.target} answered: {why}"
         if isinstance(why, str):
-            error: GateError = GateError(f"gate {self.name!r}: {why}")
+            other_type = "WRONGTYPE" in why
+            error = (
+                spoiled(self.name, why) if other_type else GateError(f"gate {self.name!r}: {why}")
+            )
         else:
             error = GateUnavailable(self.name, str(self.engine.target), why)
         for asks in (self.line, self.fresh, self.tries, self.timeouts):

@@ -10,7 +10,7 @@ from ground.breaker import read_state
 from ground.lua import as_text, chunks, text_fields
 from ground.numbers import is_number, is_whole
 from ground.shares import ShareStatus, read_rows, too_many_weights, weight_text
-from limiter.errors import GateError, UnknownPermit
+from limiter.errors import GateError, UnknownPermit, spoiled
 from limiter.terms import (
     MOST,
     Adaptive,
@@ -173,7 +173,14 @@ class GateStatus:
 
 
 def read_status(name: str, reply: list[Any]) -> GateStatus:
-    """Read the reply of `status.lua`."""
+    """Read the reply of `status.lua`; `GateError` if it has a field that no gate writes."""
+    try:
+        return _status(name, reply)
+    except (ValueError, KeyError) as wrong:
+        raise spoiled(name, f"its fields in Redis cannot be read ({wrong})") from None
+
+
+def _status(name: str, reply: list[Any]) -> GateStatus:
     now, _, _, in_flight, waiting, since, tokens, flat, held, latest, shares = reply
     fields = text_fields(flat)
     rate = _number(name, fields, "rate", float)
@@ -192,7 +199,7 @@ def read_status(name: str, reply: list[Any]) -> GateStatus:
         leases=tuple(_lease(int(now), *row) for row in chunks(held, 3)),
         adaptive=_adaptive(int(now), fields, text_fields(latest)) if "min" in fields else None,
         cost=int(in_flight) + int(fields.get("extra", 0)),
-        amounts={name: _amount(name, fields) for name in fields.get("amounts", "").split()},
+        amounts={each: _amount(name, each, fields) for each in fields.get("amounts", "").split()},
         shares=_shares(*shares) if shares else None,
         breaker=read_state(fields.get("paused")).value,
         paused_why=fields.get("paused_why", ""),
@@ -205,10 +212,13 @@ def _number(gate: str, fields: dict[str, str], field: str, kind: Callable[[str],
     try:
         return kind(fields[field])
     except ValueError:
+        wrong = f"its {field} in Redis is {fields[field]!r}, which is no number"
+        if ":" in field:  # of an amount: to set one, its status is read first
+            raise spoiled(gate, wrong) from None
         option = "gate-limit N" if field == "limit" else "rate N --burst N"
         raise GateError(
-            f"gate {gate!r}: its {field} in Redis is {fields[field]!r}, which is no number, so it "
-            f"grants nothing. Set one: penstock limits set {gate} --{option}"
+            f"gate {gate!r}: {wrong}, so it grants nothing; set one: "
+            f"penstock limits set {gate} --{option}"
         ) from None
 
 
@@ -232,8 +242,11 @@ def check_configured(reply: list[Any]) -> None:
         raise too_many_weights()
 
 
-def _amount(name: str, fields: dict[str, str]) -> AmountStatus:
-    rate, burst = float(fields[f"rate:{name}"]), int(fields[f"burst:{name}"])
+def _amount(gate: str, name: str, fields: dict[str, str]) -> AmountStatus:
+    rate = _number(gate, fields, f"rate:{name}", float)
+    burst = _number(gate, fields, f"burst:{name}", int)
+    if rate is None or burst is None:
+        raise spoiled(gate, f"its amount {name!r} has no rate or no burst in Redis")
     return AmountStatus(rate, burst, float(fields.get(f"tokens:{name}", 0)))
 
 

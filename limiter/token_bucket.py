@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+from redis.exceptions import ResponseError
+
 from ground import SettingError, connect
 from ground.keys import tagged
 from ground.lua import load_script
 from ground.redis.connect import AnyRedis, target_of
 from limiter.commands import INDEX, GateCommands
-from limiter.errors import GateInUse, UnknownGate
+from limiter.errors import GateInUse, UnknownGate, spoiled
 from limiter.gate import Gate
 from limiter.terms import REQUESTS, Adaptive, Terms, check_manner, check_terms, read_amounts
 
@@ -153,9 +155,13 @@ def existing_gate(redis: AnyRedis, name: str) -> Gate:
     client = connect(target)
     try:
         found = _ask(client, "HMGET", tagged("gate", name), *_TERMS)
-        names = (found[-1] or b"").decode().split()
+        names = (found[-1] or b"").decode(errors="replace").split()
         parts = [f"{what}:{each}" for what in ("rate", "burst") for each in names]
         amounts = _ask(client, "HMGET", tagged("gate", name), *parts) if parts else []
+    except ResponseError as why:
+        if "WRONGTYPE" not in str(why):
+            raise
+        raise spoiled(name, f"{target} answered: {why}") from None
     finally:
         client.close()
     if found[0] is None:
@@ -196,10 +202,12 @@ def remove_gate(redis: AnyRedis, name: str, *, force: bool = False) -> None:
     Raises `UnknownGate`, or `GateInUse`. A process that still has it open makes it again at
     its next request for a permit, with its own terms.
     """
-    gate = existing_gate(redis, name)
-    keys = GateCommands(name, gate.terms, "").all_keys
-    client = connect(gate.target)
+    target = target_of(redis)
+    keys = GateCommands(name, Terms(), "").all_keys
+    client = connect(target)
     try:
+        if not _ask(client, "EXISTS", tagged("gate", name)):
+            raise UnknownGate(name, [known for known in gate_names(target) if known != name])
         if force:  # first: who has it open makes it again at once, and lists it
             _ask(client, "SREM", INDEX, name)
         in_flight, waiting = _REMOVE.call(client, keys, (int(force),))

@@ -26,9 +26,12 @@ if more and more[2] then
       local bucket = known[name] or { name = name, tokens = 0 }
       local set = call('HMGET', GATE, 'rate:' .. name, 'burst:' .. name)
       bucket.rate, bucket.burst = tonumber(set[1]), tonumber(set[2])
+      if not (bucket.rate and bucket.burst) then -- no number, by somebody's hand: it lets nobody in
+        gate.limit, bucket.rate, bucket.burst = 0, 0, 0
+      end
       bucket.tokens = math.min(bucket.tokens, bucket.burst)
       buckets[#buckets + 1], known[name] = bucket, bucket
-      w.amounts = format('%s %s=%s/%s', w.amounts, name, set[1], set[2])
+      w.amounts = format('%s %s=%s/%s', w.amounts, name, set[1] or '', set[2] or '')
     end
   end
 
@@ -45,7 +48,7 @@ if more and more[2] then
   local function takes(cost)
     cost = cost or '1'
     local units = tonumber(string.match(cost, '^%d+'))
-    local t = { units = math.min(units, gate.limit), [gate] = units }
+    local t = { units = math.max(1, math.min(units, gate.limit)), [gate] = units } -- the limit is 0 if it is no number
     for n = 2, #buckets do
       local b = buckets[n]
       t[b] = tonumber(string.match(cost, ' ' .. b.name .. '=(%d+)')) or 1

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from ground.keys import tagged
-from limiter import GateError, LimitTimeout, TokenBucket, existing_gate
+from limiter import GateError, LimitTimeout, TokenBucket, existing_gate, remove_gate
 from tests.limiter.in_flight import in_line
 
 
@@ -51,3 +51,51 @@ async def test_a_limit_that_somebody_spoiled_grants_nothing_and_says_so(redis):
     await existing_gate(redis, "g").configure(limit=64)
     assert (await gate.status()).limit == 64
     held.release()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("rate:tokens", "17x", "its rate:tokens in Redis is '17x'"),
+        ("burst:tokens", "", "'tokens' has no rate or no burst"),
+        ("granted", "many", "'many'"),
+        ("min", "1", "'start'"),
+        ("limit", b"\xff", "0xff"),
+    ],
+)
+async def test_a_field_that_no_gate_writes_is_a_typed_error_with_its_remedy(
+    redis, field, value, said
+):
+    gate = TokenBucket(redis, "g", limit=2, rates={"requests": 1000, "tokens": 1000})
+    (await gate.acquire()).release()
+    redis.hset(tagged("gate", "g", ""), field, value)
+    for each in gate, existing_gate(redis, "g"):
+        with pytest.raises(GateError, match=rf"gate 'g': .*{said}.*; .*limits rm g --force"):
+            await each.status()
+
+
+@pytest.mark.parametrize("field", ["limit", "rate:tokens", "burst:tokens"])
+async def test_a_gate_with_amounts_that_somebody_spoiled_lets_nobody_in_until_it_is_removed(
+    redis, field
+):
+    gate = TokenBucket(redis, "g", limit=2, rates={"requests": 1000, "tokens": 1000})
+    (await gate.acquire()).release()
+    redis.hset(tagged("gate", "g", ""), field, "17x")
+    assert not await gate.try_acquire()
+    assert not await gate.try_acquire()  # nor is one in flight now
+    remove_gate(redis, "g", force=True)
+    (await gate.acquire()).release()
+
+
+@pytest.mark.parametrize("part", ["", "leases"])
+async def test_a_gate_whose_key_has_another_type_is_removed_by_force(redis, part):
+    gate = TokenBucket(redis, "g", limit=2)
+    (await gate.acquire()).release()
+    redis.delete(tagged("gate", "g", part))
+    redis.set(tagged("gate", "g", part), "not a gate's")
+    with pytest.raises(GateError, match=r"WRONGTYPE.*; .*limits rm g --force"):
+        await gate.status()
+    with pytest.raises(GateError, match=r"WRONGTYPE.*; .*limits rm g --force"):
+        await existing_gate(redis, "g").status()
+    remove_gate(redis, "g", force=True)
+    (await gate.acquire()).release()
