@@ -86,6 +86,8 @@ VERDICTS: dict[str, Rule] = {
         "penstock limits resume NAME"),
     "gate_held_by_the_dead": Rule("us", "Dead workers hold a gate's permits until the leases end.",
         "Wait, or penstock limits revoke NAME PERMIT."),
+    "gate_spoiled": Rule("us", "A key of a gate holds what no gate writes, so it grants nothing.",
+        "penstock limits rm NAME --force. Its processes make it again."),
     "gates_mixed": Rule("us", "Some workers of a queue take permits and some do not.",
         "Start all with the same --gate."),
     "releases_mixed": Rule("us", "Workers are of different releases.",
@@ -312,7 +314,11 @@ def _cure(why: str) -> str:
 
 
 def _of_gates(fleet: Fleet) -> Iterator[Alarm]:
-    """Gates at which somebody waits in vain; a queue that one holds back has said so."""
+    """Gates that cannot be read, or at which somebody waits in vain; a queue that one holds back
+    has said so."""
+    for broken, why in fleet.broken_gates.items():
+        text, _, remedy = why.rpartition("; ")
+        yield Alarm("bad", text, "gate", broken, "gate_spoiled", remedy)
     told = " ".join(queue.reason for queue in fleet.queues if queue.depth)
     for gate in fleet.gates:
         if not gate.waiting or repr(gate.name) in told:

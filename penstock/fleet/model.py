@@ -297,6 +297,8 @@ class Fleet:
     registries: tuple[Registry, ...] = field(default=())
     sandboxes: tuple[Sandbox, ...] = field(default=())
     """Of all registries, those in trouble first."""
+    broken_gates: dict[str, str] = field(default_factory=dict)
+    """Gates that cannot be read, each with the reason and the remedy."""
     monitor: float | None = None
     """Since a monitor of the run looked last; None if none has, or if it ended in order."""
     level: Level = "unused"
@@ -310,7 +312,9 @@ class Fleet:
     @property
     def used(self) -> bool:
         """Whether anybody has used this Redis, as far as can be seen."""
-        return any((self.queues, self.workers, self.gates, self.tasks, self.registries))
+        return any((
+            self.queues, self.workers, self.gates, self.broken_gates, self.tasks, self.registries,
+        ))  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -19,7 +19,7 @@ from buffer.task import listed_tasks
 from ground.keys import tagged
 from ground.redis.connect import connect_async, target_of
 from ground.redis.url import RedisTarget
-from limiter import Gate, GateStatus, UnknownGate, existing_gate
+from limiter import Gate, GateError, GateStatus, GateUnavailable, UnknownGate, existing_gate
 from limiter.commands import INDEX
 from penstock.fleet import buffers, sandboxes, work
 from penstock.fleet.health import judge, trouble_of
@@ -55,7 +55,7 @@ class FleetReader:
         now = await self.now()
         found = await work.read_workers(self.client, now)
         queues = await work.read_queues(self.client, found, now)
-        gates = await self.gates()
+        gates, broken = await self.gates()
         suspended = bool(await self.client.exists("rq:suspended"))
         tasks, groups, quarantine = await self._buffers(now)
         runs = await self.client.smembers(SANDBOX_RUNS)
@@ -67,7 +67,7 @@ class FleetReader:
             queues=judged(queues, found, gates, suspended=suspended),
             workers=tuple(await work.with_their_jobs(self.client, found[:workers])),
             worker_states=dict(Counter(worker.state for worker in found)),
-            gates=gates, tasks=tasks, groups=groups, quarantine=quarantine,
+            gates=gates, broken_gates=broken, tasks=tasks, groups=groups, quarantine=quarantine,
             recent=tuple(await work.read_ended(self.client, queues, "finished")),
             failed=tuple(await work.with_errors(self.client, failed)),
             done=sum(worker.finished + worker.failed for worker in found),
@@ -84,7 +84,8 @@ class FleetReader:
         queues = await work.read_queues(self.client, found, now)
         suspended = bool(await self.client.exists("rq:suspended"))
         named = [queue for queue in queues if queue.name == name]
-        return next(iter(judged(named, found, await self.gates(), suspended=suspended)), None)
+        gates, _ = await self.gates()
+        return next(iter(judged(named, found, gates, suspended=suspended)), None)
 
     async def job(self, id: str) -> dict[str, Any] | None:
         """Read a job in full; None if Redis knows nothing of it."""
@@ -130,17 +131,27 @@ class FleetReader:
     async def starting_lines(self) -> dict[str, list[Waiter]]:
         """The waiters at each gate that sandboxes start under; gates without any are left out."""
         names = [name.decode() for name in await self.client.smembers(INDEX)]
-        opened = [await self._opened(name) for name in sandboxes.starting_gates(names)]
-        stand = [await gate.status() for gate in opened if gate]
+        stand, _ = await self._stand(sandboxes.starting_gates(names))
         busy = [gate for gate in stand if gate.waiting]
         now = await self.now()
         return {gate.name: await line_of(self.client, gate, now, ()) for gate in busy}
 
-    async def gates(self) -> tuple[GateStatus, ...]:
-        """Every gate as it stands, by name."""
-        names = sorted(name.decode() for name in await self.client.smembers(INDEX))
-        found = [await self._opened(name) for name in names]
-        return tuple([await gate.status() for gate in found if gate])
+    async def gates(self) -> tuple[tuple[GateStatus, ...], dict[str, str]]:
+        """Every gate as it stands, by name; and those that cannot be read, each with the reason."""
+        return await self._stand([name.decode() for name in await self.client.smembers(INDEX)])
+
+    async def _stand(self, names: list[str]) -> tuple[tuple[GateStatus, ...], dict[str, str]]:
+        found: list[GateStatus] = []
+        broken: dict[str, str] = {}
+        for name in sorted(names):
+            try:
+                if gate := await self._opened(name):
+                    found.append(await gate.status())
+            except GateUnavailable:
+                raise
+            except GateError as spoiled:
+                broken[name] = str(spoiled)
+        return tuple(found), broken
 
     async def gate(self, name: str) -> Gate | None:
         """The gate of that name, if it is there: to look at one that was removed would make it."""

@@ -1,6 +1,6 @@
 """`penstock limits`: the gates, seen and changed while everybody uses them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -76,14 +76,19 @@ Examples:
 )
 @json_array
 @settings_options
-def list_gates(as_json: bool) -> None:
-    """List the gates: limits, permits in flight, waiters, counters."""
+def list_gates(as_json: bool) -> int:
+    """List the gates: limits, permits in flight, waiters, counters. One that cannot be read is
+    named on stderr, with what to do; the exit code is 1 then."""
     with fleets_redis(given_settings()) as url:
-        found, workers = run_in_order(_gates_and_workers(url))
-    show_list(found, _table, "no gate has been used on this Redis", as_json=as_json)
+        found, broken, workers = run_in_order(_gates_and_workers(url))
+    nothing = "no gate can be read" if broken else "no gate has been used on this Redis"
+    show_list(found, _table, nothing, as_json=as_json)
     for gate in () if as_json else found:
         if why := line_says(gate, workers):
             say(f"{gate.name}: {why}")
+    for why in broken.values():
+        _refused(why)
+    return 1 if broken else 0
 
 
 @command.command(
@@ -245,11 +250,13 @@ def remove(name: str, force: bool) -> int:
     return 0
 
 
-async def _gates_and_workers(url: str) -> tuple[Sequence[GateStatus], Sequence[Worker]]:
+async def _gates_and_workers(
+    url: str,
+) -> tuple[Sequence[GateStatus], Mapping[str, str], Sequence[Worker]]:
     """The workers only if somebody waits: they say who holds permits, and lives."""
     async with FleetReader(url) as reader:
-        found = await reader.gates()
-        return found, await reader.workers() if any(one.waiting for one in found) else []
+        found, broken = await reader.gates()
+        return found, broken, await reader.workers() if any(one.waiting for one in found) else []
 
 
 def _change_named(name: str, paused: bool) -> int:

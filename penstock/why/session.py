@@ -54,7 +54,8 @@ async def explain_session(
 
 async def _engines(reader: FleetReader) -> list[Fact]:
     """The gates of engines that turns wait at; which of them is a session's, its gateway knows."""
-    busy = [one for one in await reader.gates() if one.name.startswith(_ENGINE) and one.waiting]
+    gates, _ = await reader.gates()
+    busy = [one for one in gates if one.name.startswith(_ENGINE) and one.waiting]
     return [Fact("engine", line_says(one, ()), "warn", "gate", one.name) for one in busy]
 
 

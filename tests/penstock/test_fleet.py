@@ -58,6 +58,20 @@ async def test_an_empty_redis_is_an_empty_fleet(redis: ground.Client) -> None:
     fleet = await look(redis)
     assert (fleet.queues, fleet.workers, fleet.gates, fleet.tasks, fleet.notes) == ((),) * 5
     assert not fleet.used
+
+
+async def test_a_gate_that_cannot_be_read_is_an_alarm_and_the_others_are_shown(
+    real_redis: ground.Client,
+) -> None:
+    for name in ("readable", "spoiled"):
+        await TokenBucket(real_redis, name, limit=3).status()
+    real_redis.hset("penstock:gate:{spoiled}", "granted", "many")
+    fleet = await look(real_redis)
+    assert [gate.name for gate in fleet.gates] == ["readable"]
+    (alarm,) = fleet.alarms
+    assert (alarm.verdict, alarm.kind, alarm.name) == ("gate_spoiled", "gate", "spoiled")
+    assert "'many'" in alarm.text
+    assert alarm.remedy.endswith("penstock limits rm spoiled --force")
     assert json.loads(json.dumps(fleet.as_dict()))["run"] == "default"
 
 

@@ -55,6 +55,28 @@ def test_a_gate_whose_hash_was_deleted_is_listed_no_more(limits, real_redis) -> 
     assert "there are kept (" in limits("pause", "deleted").stderr
 
 
+def test_a_gate_that_cannot_be_read_is_named_after_those_that_can(limits, real_redis) -> None:
+    for name in ("readable", "spoiled", "other-type"):
+        with TokenBucket(real_redis, name, limit=3):
+            pass
+    engines.stop_all()
+    real_redis.hset("penstock:gate:{spoiled}", "limit", "64x")
+    real_redis.delete("penstock:gate:{other-type}")
+    real_redis.set("penstock:gate:{other-type}", "not a gate's")
+    listed = limits("ls", "--json")
+    assert [gate["name"] for gate in json.loads(listed.stdout)] == ["readable"]
+    assert listed.returncode == 1
+    other_type, spoiled = listed.stderr.splitlines()
+    assert "WRONGTYPE" in other_type
+    assert "penstock limits set spoiled --gate-limit N" in spoiled
+    assert limits("set", "spoiled", "--gate-limit", "3").returncode == 0
+    assert other_type.endswith("penstock limits rm other-type --force")
+    assert limits("rm", "other-type", "--force").returncode == 0
+    listed = limits("ls")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == ["readable", "spoiled"]
+
+
 def test_the_shares_of_a_gate_are_shown_and_weighed(limits, real_redis) -> None:
     def shares_of(gate: str) -> list[dict[str, Any]]:
         return json.loads(limits("share", gate, "--json").stdout)["shares"]
