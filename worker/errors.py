@@ -93,7 +93,10 @@ class NoWorkers(QueueError):
 
 
 class DeadlineExceeded(QueueError):
-    """No result came within the caller's deadline; `unattended` is a queue without workers."""
+    """No result came within the caller's deadline; `unattended` is a queue without workers.
+
+    Without a `job`, its cases were not in Redis yet.
+    """
 
     def __init__(self, job: str, seconds: float, unattended: str = "") -> None:
         said = "; raise the timeout?"
@@ -101,7 +104,8 @@ class DeadlineExceeded(QueueError):
             said = (
                 f", and no worker listens on queue {unattended!r}; {_on_the_same_redis(unattended)}"
             )
-        super().__init__(f"job {job}: no result within {seconds:g} s{said}")
+        what = f"job {job}" if job else "no job yet, its cases were still on their way to Redis"
+        super().__init__(f"{what}: no result within {seconds:g} s{said}")
 
 
 class JobCancelled(QueueError):

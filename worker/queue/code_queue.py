@@ -8,6 +8,7 @@ token, and runs once.
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Literal, Unpack
 
 from ground import SettingError
@@ -19,7 +20,7 @@ from jail.judge.asking import CaseSource, JudgeOptions
 from jail.judge.models import JudgeResult
 from jail.models import CodeResult
 from worker.queue.handle import Handle, as_completed, read_outcome
-from worker.queue.judge_by_queue import Asked
+from worker.queue.judge_by_queue import Asked, CallTime
 from worker.queue.order import JobHash, Order
 from worker.queue.shares import Charge, QueueShares, Shares
 from worker.queue.submitting import Program, Submitter
@@ -162,8 +163,11 @@ class CodeQueue:
         verl's, LiveCodeBench's, CodeContests' and other datasets'. They go to Redis once,
         for all programs. Call `read_cases` once, and pass its result for each program.
         """
-        asked = await asyncio.to_thread(Asked, self._submitter, code, cases, options)
-        return await asked.judged(token, timeout, share, asyncio.to_thread, self._outcome_of)
+        within = CallTime(timeout)
+        asked = await within.in_a_thread(
+            partial(Asked, self._submitter, within, code, cases, options)
+        )
+        return await asked.judged(token, share, CallTime.in_a_thread, self._outcome_of)
 
     async def submit(
         self,

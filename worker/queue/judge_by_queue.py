@@ -4,11 +4,13 @@ A worker that misses something of the suite says so; it is sent again and the jo
 A worker of a release that knows no judging fails the job, and the caller gets masked verdicts.
 """
 
+import asyncio
 import hashlib
 import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 from typing import Any, TypeVar, cast
@@ -16,14 +18,13 @@ from typing import Any, TypeVar, cast
 from jail.errors import SandboxBroken
 from jail.judge.asking import CaseSource, JudgeOptions, cases_of, queued_request
 from jail.judge.models import JudgeRequest, JudgeResult
-from worker.errors import JobFailed, ResultUnreadable
+from worker.errors import DeadlineExceeded, JobFailed, ResultUnreadable
 from worker.queue.handle import json_of
 from worker.queue.order import JUDGE, Order
-from worker.queue.submitting import Submitter
-from worker.queue.suite_store import MISSING
+from worker.queue.submitting import Submitter, check_timeout
+from worker.queue.suite_store import MISSING, TooLate
 
 T = TypeVar("T")
-Blocking = Callable[[Callable[[], None]], Awaitable[None]]
 OutcomeOf = Callable[
     [Callable[[Any], Order]], Awaitable[Any]
 ]  # of what is submitted with an answer
@@ -33,20 +34,59 @@ log = logging.getLogger("penstock.queue")
 _UNKNOWN = ("is not allowed on this worker", "Invalid attribute name", "has no attribute")
 
 
+@dataclass(frozen=True)
+class CallTime:
+    """A call may take so long: it counts from the call's first line, by the engines'
+    clock."""
+
+    timeout: float | None
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        check_timeout(self.timeout)
+
+    @property
+    def ends(self) -> float:
+        return math.inf if self.timeout is None else self.began + self.timeout
+
+    async def in_a_thread(self, call: Callable[[], T]) -> T:
+        """Make a call that blocks off the event loop, and wait for it until the time is over."""
+        limit = asyncio.timeout(None if self.timeout is None else self.ends - time.monotonic())
+        try:
+            async with limit:
+                return await asyncio.to_thread(call)
+        except TimeoutError:
+            if not limit.expired():  # the call's own
+                raise
+            raise self.over() from None
+
+    def over(self) -> DeadlineExceeded:
+        """The error for a call whose cases are not in Redis by then."""
+        return DeadlineExceeded("", self.timeout or 0.0)
+
+
+Blocking = Callable[[CallTime, Callable[[], None]], Awaitable[None]]
+
+
 class Asked:
     """A call to judge: its cases read, its request, and where it goes."""
 
     def __init__(
-        self, submitter: Submitter, code: str, cases: CaseSource, options: JudgeOptions
+        self,
+        submitter: Submitter,
+        within: CallTime,
+        code: str,
+        cases: CaseSource,
+        options: JudgeOptions,
     ) -> None:
         self._submitter = submitter
+        self._within = within
         self._cases = cases_of(cases)
         self._request = queued_request(code, self._cases, options)
 
     async def judged(
         self,
         token: str | None,
-        timeout: float | None,  # noqa: ASYNC109
         share: str | None,
         blocking: Blocking,
         outcome_of: OutcomeOf,
@@ -56,36 +96,42 @@ class Asked:
         It waits by what its caller gives: in coroutines, or with a thread that blocks
         (`without_a_loop`).
         """
-        ends = math.inf if timeout is None else time.monotonic() + timeout
-        result = await self._round(token, timeout, share, blocking, outcome_of, again=False)
+        result = await self._round(token, share, blocking, outcome_of, again=False)
         if self._request.suite is None or not _misses_suite(result):
             return result
-        left = None if timeout is None else max(ends - time.monotonic(), 0.001)
         another = None if token is None else _again(token)
-        return await self._round(another, left, share, blocking, outcome_of, again=True)
+        return await self._round(another, share, blocking, outcome_of, again=True)
 
     async def _round(
         self,
         token: str | None,
-        timeout: float | None,  # noqa: ASYNC109
         share: str | None,
         blocking: Blocking,
         outcome_of: OutcomeOf,
         *,
         again: bool,
     ) -> JudgeResult:
-        if self._request.suite is not None:
-            await blocking(partial(self._send, again=again))
-        submit = partial(self._submitter.submit, self._request, timeout, token, share=share)
+        if self._request.suite is not None and (again or not self._is_sent):
+            await blocking(self._within, partial(self._send, again=again))
+        submit = partial(
+            self._submitter.submit, self._request, self._within.timeout, token, share=share,
+            began=self._within.began,
+        )  # fmt: skip
         try:
             outcome = await outcome_of(submit)
         except JobFailed as failure:
             outcome = failure
         return read_judged(outcome, self._request)
 
+    @property
+    def _is_sent(self) -> bool:
+        return self._submitter.suites().knows(self._cases.packed)
+
     def _send(self, *, again: bool) -> None:
-        """Send the suite, if it is not known to be there."""
-        self._submitter.suites().send(self._cases.packed, again=again)
+        try:
+            self._submitter.suites().send(self._cases.packed, again=again, ends=self._within.ends)
+        except TooLate:
+            raise self._within.over() from None
 
 
 def _again(token: str) -> str:

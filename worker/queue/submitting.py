@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from ground import SettingError, tracing
-from ground.numbers import is_number
+from ground.numbers import check_number
 from ground.redis.answers import Answer
 from ground.redis.url import RedisTarget
 from ground.shares import check_share
@@ -53,12 +53,15 @@ class Submitter:
         *,
         queued: bool = False,
         share: str | None = None,
+        began: float | None = None,
     ) -> Order:
-        """Hand the job to the engine; the answer gets its outcome, or only that it is `queued`."""
+        """Hand the job to the engine; the answer gets its outcome, or only that it is `queued`.
+
+        The timeout counts from when the call `began`: None is now.
+        """
         request: AnyRequest
         request = program if isinstance(program, JudgeRequest) else _request(program)
-        if timeout is not None and not (is_number(timeout) and timeout > 0):
-            raise SettingError("timeout", f"must be above 0 seconds, not {timeout!r}")
+        check_timeout(timeout)
         if token is not None:
             check_token(token)
         share = self._hash.share if share is None else check_share(share)
@@ -66,7 +69,7 @@ class Submitter:
         # A job that others may ask for by its token is the whole process's.
         client = engine.orders if token or queued else engine.client_for(answer)
         id = os.urandom(16).hex() if token is None else token
-        began = engine.clock()
+        began = engine.clock() if began is None else began
         deadline = math.inf if timeout is None else began + timeout
         order = Order(client, self._hash, id, request, began, deadline, share)
         (order.acks if queued else order.answers).append(answer)
@@ -100,6 +103,12 @@ def _request(program: Program) -> CodeRequest:
         return program
     kind = type(program).__name__
     raise RequestRefused(f"a program is a CodeRequest, or its code as a str, not {kind}")
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Refuse what is no time to wait; None is no limit."""
+    if timeout is not None:
+        check_number("timeout", timeout, above=True)
 
 
 def check_token(token: str) -> str:

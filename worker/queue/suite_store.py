@@ -71,6 +71,10 @@ def suite_ttl() -> int:
     return max(TTL, result_ttl_here(None))
 
 
+class TooLate(Exception):
+    """The time of a call was over before its suite was in Redis."""
+
+
 class SuiteStore:
     """A client's side: sends suites to one Redis, each once. For threads."""
 
@@ -81,50 +85,65 @@ class SuiteStore:
         self._sent: dict[str, float] = {}
         self._failed: tuple[Exception | None, float] = None, -math.inf  # the last attempt that did
 
-    def send(self, packed: Packed, *, again: bool = False) -> None:
-        """Store a suite, and wait until all of it is there. Raises `QueueUnavailable`."""
+    def knows(self, packed: Packed) -> bool:
+        """Whether this process has sent it lately, so that it is there."""
+        return time.monotonic() < self._sent.get(packed.ref.sha256, -math.inf) + RENEW
+
+    def send(self, packed: Packed, *, again: bool = False, ends: float = math.inf) -> None:
+        """Store a suite, and wait until all of it is there.
+
+        Raises `QueueUnavailable`, or `TooLate` at the first command after the time `ends`.
+        """
         began, attempt = time.monotonic(), 0
         while True:
-            problem = self._attempt(packed, began, again=again)
+            problem = self._attempt(packed, began, ends, again=again)
             if problem is None:
                 return
             attempt += 1
             wait = backoff(attempt, 0.1, 5.0)
             if time.monotonic() + wait > began + self._patience:
                 raise QueueUnavailable(self._queue, str(self._target), problem) from None
+            if time.monotonic() + wait > ends:
+                raise TooLate
             time.sleep(wait)
 
-    def _attempt(self, packed: Packed, began: float, *, again: bool) -> Exception | None:
+    def _attempt(
+        self, packed: Packed, began: float, ends: float, *, again: bool
+    ) -> Exception | None:
         """Try to store a suite, and return the failure. Of many samples of one problem the first
         sends it, and the others wait: for another's failures no longer than they are patient."""
-        left = min(max(0.0, began + self._patience - time.monotonic()), threading.TIMEOUT_MAX)
-        if not self._guard.acquire(timeout=left):
+        if not self._taken_by(min(began + self._patience, ends)):
             if problem := self._problem_since(began):
                 return problem
-            self._guard.acquire()
+            if not self._taken_by(ends):
+                raise TooLate
         try:
-            sent = self._sent.get(packed.ref.sha256, -math.inf)
-            if not again and time.monotonic() < sent + RENEW:
+            if not again and self.knows(packed):
                 return None
-            return self._problem_since(began) or self._tried(packed)
+            return self._problem_since(began) or self._tried(packed, ends)
         finally:
             self._guard.release()
+
+    def _taken_by(self, ends: float) -> bool:
+        """Whether the guard was to be had until then."""
+        left = max(0.0, ends - time.monotonic())
+        return self._guard.acquire(timeout=-1 if left == math.inf else left)
 
     def _problem_since(self, began: float) -> Exception | None:
         """The failure of another's attempt, for a caller whose patience is over."""
         problem, at = self._failed
         return problem if at >= began and time.monotonic() >= began + self._patience else None
 
-    def _tried(self, packed: Packed) -> Exception | None:
+    def _tried(self, packed: Packed, ends: float) -> Exception | None:
         try:
-            self._send(packed)
+            self._send(packed, ends)
         except (RedisError, OSError) as problem:
             self._failed = problem, time.monotonic()
             return problem
         self._sent[packed.ref.sha256] = time.monotonic()
         return None
 
-    def _send(self, packed: Packed) -> None:
+    def _send(self, packed: Packed, ends: float) -> None:
         keys = {blob_key(digest): raw for digest, raw in packed.blobs.items()}
         keys[suite_key(packed.ref.sha256)] = packed.manifest  # last: what it names is there then
         with self._client.pipeline(transaction=False) as pipe:
@@ -133,6 +152,8 @@ class SuiteStore:
             there = pipe.execute()
         missing = [key for key, found in zip(keys, there, strict=True) if not found]
         for some in chunks(missing, _AT_ONCE):
+            if time.monotonic() >= ends:
+                raise TooLate
             with self._client.pipeline(transaction=False) as pipe:
                 for key in some:
                     pipe.set(key, value_of(keys[key]), ex=self._ttl)

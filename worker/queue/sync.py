@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Unpack
 
+from ground.process import from_thread
 from ground.redis.answers import ThreadAnswer
 from jail.judge.asking import CaseSource, JudgeOptions
 from jail.judge.models import JudgeResult
 from jail.models import CodeResult
 from worker.queue.handle import SyncHandle, read_outcome, sync_as_completed
-from worker.queue.judge_by_queue import Asked, without_a_loop
+from worker.queue.judge_by_queue import Asked, CallTime, without_a_loop
 from worker.queue.order import Order
 from worker.queue.shares import Charge, QueueShares, Shares
 from worker.queue.submitting import Program, Submitter
@@ -51,8 +52,8 @@ class SyncCodeQueue:
         share: str | None = None,
         **options: Unpack[JudgeOptions],
     ) -> JudgeResult:
-        asked = Asked(self._submitter, code, cases, options)
-        return without_a_loop(asked.judged(token, timeout, share, _at_once, self._outcome_of))
+        asked = Asked(self._submitter, CallTime(timeout), code, cases, options)
+        return without_a_loop(asked.judged(token, share, _blocking, self._outcome_of))
 
     def submit(
         self,
@@ -109,5 +110,8 @@ class SyncCodeQueue:
         return [read_outcome(answer.outcome) for answer in answers]
 
 
-async def _at_once(call: Callable[[], None]) -> None:
-    call()
+async def _blocking(within: CallTime, call: Callable[[], None]) -> None:
+    if within.timeout is None:
+        call()
+    else:
+        from_thread(within.in_a_thread(call))

@@ -18,7 +18,7 @@ from tests.worker.concurrent.crew import HEIR, LEASE, at_work, nothing_left, wor
 from tests.worker.scripted_answers import Answer
 from worker import CodeQueue, JobFailed, RequestRefused, jobs
 from worker.allowed import allowed
-from worker.errors import ResultUnreadable
+from worker.errors import DeadlineExceeded, ResultUnreadable
 from worker.judging.progress import listening
 from worker.queue import submitting
 from worker.queue.judge_by_queue import Asked, read_judged
@@ -134,6 +134,18 @@ async def test_the_commands_of_a_program_do_not_grow_with_its_cases(real_redis) 
 
 def commands(client) -> int:
     return int(client.info("stats")["total_commands_processed"])
+
+
+@pytest.mark.parametrize("face", ["coroutines", "threads"])
+async def test_the_time_of_a_call_holds_while_its_cases_are_on_their_way(proxy, face) -> None:
+    queue = CodeQueue(proxy.target)
+    proxy.freeze()
+    with pytest.raises(DeadlineExceeded, match="no job yet"):
+        if face == "coroutines":
+            await queue.judge("", large(), timeout=0.2)
+        else:
+            queue.sync.judge("", large(), timeout=0.2)
+    proxy.thaw()
 
 
 async def test_a_suite_that_redis_lost_is_sent_again(redis) -> None:

@@ -15,7 +15,7 @@ from jail.judge.packed import BLOB, pack
 from jail.judge.suite import case_of
 from worker.errors import QueueUnavailable
 from worker.judging.reading import SuiteReader
-from worker.queue.suite_store import TTL, SuiteStore, blob_key, suite_key
+from worker.queue.suite_store import TTL, SuiteStore, TooLate, blob_key, suite_key
 
 
 def cases(count: int, size: int = 10) -> list[JudgeCase]:
@@ -218,7 +218,7 @@ class Line:
 def test_of_many_that_wait_only_one_asks_a_redis_that_does_not_answer(store, monkeypatch) -> None:
     line, attempts = Line(7), []
 
-    def fails(packed) -> None:
+    def fails(packed, ends) -> None:
         attempts.append(packed)
         line.wait()
         raise ConnectionError("it does not answer")
@@ -246,7 +246,7 @@ def test_who_is_patient_no_longer_waits_for_no_attempt(store, monkeypatch) -> No
 def test_who_comes_after_a_failure_asks_again(store, monkeypatch) -> None:
     attempts = []
 
-    def fails(packed) -> None:
+    def fails(packed, ends) -> None:
         attempts.append(packed)
         raise ConnectionError("it does not answer")
 
@@ -262,11 +262,11 @@ def test_while_one_pauses_before_its_next_attempt_others_send(redis, monkeypatch
     store = SuiteStore(target_of(redis), "code", patience=60.0)
     sent, send = [], store._send
 
-    def fails_once(packed) -> None:
+    def fails_once(packed, ends) -> None:
         sent.append(packed.ref)
         if len(sent) == 1:
             raise ConnectionError("it does not answer")
-        send(packed)
+        send(packed, ends)
 
     first, other = pack(cases(1)), pack(cases(2))
     monkeypatch.setattr(store, "_send", fails_once)
@@ -275,3 +275,18 @@ def test_while_one_pauses_before_its_next_attempt_others_send(redis, monkeypatch
     store._client.close()
 
     assert sent == [first.ref, other.ref, first.ref]
+
+
+def test_a_suite_is_sent_no_further_when_its_calls_time_is_over(redis, store) -> None:
+    with pytest.raises(TooLate):
+        store.send(pack(cases(1)), ends=0.0)
+
+    assert redis.keys("*") == []
+
+
+def test_who_has_no_time_left_does_not_wait_for_anothers_sending(redis) -> None:
+    store = SuiteStore(target_of(redis), "code", patience=100.0)
+    store._guard.acquire()
+
+    with pytest.raises(TooLate):
+        store.send(pack(cases(1)), ends=0.0)
