@@ -24,7 +24,7 @@ from ground.redis.url import RedisTarget
 from ground.timers import Timers
 from limiter.commands import GateCommands
 from limiter.errors import GateError, GateUnavailable, PermitLost, spoiled
-from limiter.permit import Lease, Report
+from limiter.permit import TRUSTED, Lease, Report
 from limiter.terms import Agreement, Manner, Terms
 
 NEVER = math.inf
@@ -170,8 +170,7 @@ class Ledger:
     def __init__(self, engine: Host, name: str, terms: Terms, manner: Manner) -> None:
         self.name = name
         self.lease_seconds = manner.lease
-        # A sixth of the lease is the margin for clock drift and for this process's own delay.
-        self.trusted = manner.lease * 5 / 6
+        self.trusted = manner.lease * TRUSTED
         self.term_us = int(manner.lease * 1_000_000)
         self.heartbeat = manner.heartbeat
         self.patience = manner.patience
@@ -251,16 +250,21 @@ class Ledger:
 
         self.engine.request(self, renew, answer)
 
-    def renew_again(self, lease: Lease) -> None:
+    def renew_again(self, lease: Lease, ends_at: float) -> None:
         """The lease has another term again: what was to be renewed now, or was sent, is for the
-        former one."""
+        former one. Redis may have that one, so until its renewal the lease may end by then."""
+
+        def shorten() -> None:
+            lease.deadline = min(lease.deadline, ends_at)
 
         def renew() -> None:
+            shorten()  # once more: a reply may have come meanwhile
             for call in self.calls:
                 if call.lease is lease:
                     call.command = self._renewal(lease)
             self.unsettle()
 
+        shorten()
         if not self.engine.stopped:
             self.engine.post(self, renew)
 

@@ -16,6 +16,8 @@ from limiter.terms import MOST, REQUESTS, Cost, cost_text
 
 log = logging.getLogger("penstock.limiter")
 
+TRUSTED = 5 / 6  # of a lease: the rest is the margin for clock drift and this process's own delay
+
 
 class Report(str):
     """A report tells a gate that adapts how the service behind it did; other gates ignore it."""
@@ -114,7 +116,7 @@ class Keeper(Protocol):
     def hand_back_and_answer(self, lease: Lease, answer: Answer) -> None: ...
     def leave_in_redis(self, lease: Lease) -> None: ...
     def renew_now(self, lease: Lease, answer: Answer) -> None: ...
-    def renew_again(self, lease: Lease) -> None: ...
+    def renew_again(self, lease: Lease, ends_at: float) -> None: ...
 
 
 class HeldPermit:
@@ -294,17 +296,18 @@ class Permit(HeldPermit):
         """Leave it in Redis for so long, even if this process dies.
 
         From now on nothing renews it. Only `gate.free(permit.id, permit.fence)`, in any process,
-        gives it back earlier. If this raises, this process still has it.
+        gives it back earlier. If this raises, this process still has it, if the seconds are not over.
         """
         if not (is_number(seconds) and 0 < seconds < math.inf):
             raise SettingError("seconds", f"must be above 0, not {seconds!r}")
         lease = self._lease
+        ends_at = time.monotonic() + seconds * TRUSTED
         usual_us, lease.term_us = lease.term_us, int(seconds * 1_000_000)
         try:
             await self.renew()
         except BaseException:
             lease.term_us = usual_us
-            lease.keeper.renew_again(lease)
+            lease.keeper.renew_again(lease, ends_at)
             raise
         self._released = True
         lease.keeper.leave_in_redis(lease)
