@@ -296,7 +296,8 @@ class Permit(HeldPermit):
         """Leave it in Redis for so long, even if this process dies.
 
         From now on nothing renews it. Only `gate.free(permit.id, permit.fence)`, in any process,
-        gives it back earlier. If this raises, this process still has it, if the seconds are not over.
+        gives it back earlier. If this raises, this process still has it, but perhaps for no longer
+        than these seconds.
         """
         if not (is_number(seconds) and 0 < seconds < math.inf):
             raise SettingError("seconds", f"must be above 0, not {seconds!r}")
