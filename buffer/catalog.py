@@ -87,7 +87,7 @@ class Catalog:
         """Sizes of every index, and the totals since the run began."""
         link, key = self._task.link, self._task.key
         fields = text_fields(await link.command("HGETALL", key("state")))
-        hidden = ("beat", "paused", "owed", "taken_at", "taken_every")
+        hidden = ("beat", "paused", "set_back", "owed", "taken_at", "taken_every")
         totals = {name: int(value) for name, value in fields.items() if name not in hidden}
         sizes = {
             f"{state}_groups": int(await link.command("ZCARD", key(state)))

@@ -10,29 +10,48 @@
 -- include: ready_order.lua
 -- Libraries that went on without a server renewed by a clock that is set back now: no batch, no slot and no
 -- place in the line lasts longer than if it were granted now, and no group was written to later than now.
-local function shorten_leases()
-  for _, receipt in ipairs(redis.call('ZRANGEBYSCORE', at('leases'), now, '+inf')) do
-    local batch = at('batch:' .. receipt)
-    local had = redis.call('HMGET', batch, 'since', 'until')
-    if had[1] and tonumber(had[1]) > now then
-      local ends = now + had[2] - had[1]
-      redis.call('HSET', batch, 'since', now, 'until', ends)
-      redis.call('ZADD', at('leases'), ends, receipt)
-    end
+local SET_BACK = {
+  leases = function(cursor)
+    return each_of('leases', cursor, function(receipt)
+      local batch = at('batch:' .. receipt)
+      local had = redis.call('HMGET', batch, 'since', 'until')
+      if had[1] and tonumber(had[1]) > now then
+        local ends = now + had[2] - had[1]
+        redis.call('HSET', batch, 'since', now, 'until', ends)
+        redis.call('ZADD', at('leases'), ends, receipt)
+      end
+    end)
+  end,
+  open = function()
+    return first_of('open', string.format('(%d', now), '+inf', function(gid) redis.call('ZADD', at('open'), now, gid) end)
+  end,
+  slots = function()
+    if not policy then return '0' end
+    local most = now + policy.slot_lease_ms
+    return first_of('slots', string.format('(%d', most), '+inf', function(id) redis.call('ZADD', at('slots'), most, id) end)
+  end,
+  waiting = function(cursor)
+    if not policy then return '0' end
+    return each_of('waiting', cursor, function(ask)
+      local want, lives = string.match(redis.call('HGET', at('asks'), ask) or '', '^(%d+) (%d+)$')
+      if want and tonumber(lives) > now + 10000 then
+        redis.call('HSET', at('asks'), ask, string.format('%d %d', want, now + 10000))
+      end
+    end)
+  end,
+}
+local AFTER = {leases = 'open', open = 'slots', slots = 'waiting'}
+
+-- Some steps of that, of some hundred members in all. The next call goes on with what is left.
+local function set_back(index, cursor)
+  while index and worked < STEP do
+    cursor = SET_BACK[index](cursor)
+    if cursor == '0' then index = AFTER[index] end
   end
-  for _, gid in ipairs(redis.call('ZRANGEBYSCORE', at('open'), now, '+inf', 'LIMIT', 0, 10000)) do
-    redis.call('ZADD', at('open'), now, gid)
-  end
-  if not policy then return end
-  local most = now + policy.slot_lease_ms
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', at('slots'), most, '+inf')) do
-    redis.call('ZADD', at('slots'), most, id)
-  end
-  for _, ask in ipairs(redis.call('ZRANGE', at('waiting'), 0, -1)) do
-    local want, lives = string.match(redis.call('HGET', at('asks'), ask) or '', '^(%d+) (%d+)$')
-    if want and tonumber(lives) > now + 10000 then
-      redis.call('HSET', at('asks'), ask, string.format('%d %d', want, now + 10000))
-    end
+  if index then
+    redis.call('HSET', at('state'), 'set_back', index .. ' ' .. cursor)
+  else
+    redis.call('HDEL', at('state'), 'set_back')
   end
 end
 
@@ -77,14 +96,15 @@ end
 
 return whole(function()
   if SERVED == '1' then
-    local beat = tonumber(redis.call('HGET', at('state'), 'beat') or '')
-    local real = now + paused
-    local gap = beat and real - beat > tonumber(GAP_MS)
-    redis.call('HSET', at('state'), 'beat', real, 'paused', gap and paused + real - beat or paused)
-    if gap then
-      paused, now = paused + real - beat, now - (real - beat)
-      shorten_leases()
+    local noted = redis.call('HMGET', at('state'), 'beat', 'set_back')
+    local beat, left, real = tonumber(noted[1] or ''), noted[2], now + paused
+    if beat and real - beat > tonumber(GAP_MS) then
+      paused, now, left = paused + real - beat, now - (real - beat), 'leases 0'
+      redis.call('HSET', at('state'), 'beat', real, 'paused', paused, 'set_back', left)
+    else
+      redis.call('HSET', at('state'), 'beat', real, 'paused', paused)
     end
+    if left then set_back(string.match(left, '^(%S+) (%d+)$')) end
   end
   local done = do_due(tonumber(LIMIT))
   if SERVED == '1' then do_chores() end

@@ -543,6 +543,23 @@ async def test_a_clock_that_is_set_back_leaves_no_batch_and_no_open_group_more_t
     await bench.buffer.ack(long)
 
 
+async def test_a_clock_is_set_back_in_steps_of_some_hundred_groups(make: Make) -> None:
+    bench = make(group_size=2, group_timeout_seconds=60)
+    await bench.buffer.sweep(serving=True)
+    bench.redis.hincrby(bench.key("state"), "beat", -3600_000)
+    await bench.buffer.write_many([item(f"g{n}", "u0", 1) for n in range(900)])
+    left = [900]
+    while left[-1]:
+        await bench.buffer.sweep(serving=True)
+        beat, paused = map(int, bench.redis.hmget(bench.key("state"), "beat", "paused"))
+        left.append(bench.redis.zcount(bench.key("open"), f"({beat - paused}", "+inf"))
+        assert 0 < left[-2] - left[-1] <= 400
+    assert (await bench.buffer.catalog.stats())["open_groups"] == 900
+    bench.advance(61)
+    await bench.buffer.sweep()
+    assert await bench.buffer.catalog.groups("open") == []
+
+
 async def test_a_full_buffer_refuses_new_groups_and_completes_open_ones(make: Make) -> None:
     bench = make(max_buffer_size=8)
     await bench.fill("a", [1, 0])
