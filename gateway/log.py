@@ -512,6 +512,14 @@ class SessionLog:
         except ItemRefused as refused:
             if not refused.too_large:
                 raise
+            if extra:  # its sender may send less of it, but nobody can shorten the rows
+                without = self._entry(session, facts, rows, reward, rewards, {})
+                if without[1] is rows:
+                    raise ItemRefused(
+                        f"extra: {refused}, and without `extra` it would fit; send less in it",
+                        too_large=True,
+                    ) from None
+                return without
             counts = {**rows.counts, "rows": 0, "masked_too_large": rows.counts["trained"]}
             rows = Rows((), {**counts, "trained": 0}, True, "too_large")
             entry = entry_of(item_of(known, rows, reward, rewards, {}), self._item_bytes)

@@ -771,3 +771,30 @@ async def test_a_masked_task_masks_old_spans_of_each_row(bench: Bench) -> None:
     await bench.log.finalize(session, 1.0)
     masks = [spread(row.mask) for row, _ in rows_in(await taken(bench))]
     assert masks == [[1, 0, 0], [1, 1, 1]]
+
+
+# What is too large for an item
+
+
+async def test_an_extra_that_is_too_large_is_refused_and_the_session_stays(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_MAX_ITEM_BYTES", "4096")
+    log, session = bench.another(), await bench.open()
+    await one_turn(log, session)
+    with pytest.raises(ItemRefused, match="^extra: .*without `extra` it would fit") as refusal:
+        await log.finalize(session, 1.0, extra={"notes": "x" * 4096})
+    assert refusal.value.too_large
+    ended = await log.finalize(session, 1.0, extra={"notes": "short"})
+    assert (ended.rows, ended.masked) == (1, False)
+    assert (await taken(bench))["notes"] == "short"
+
+
+async def test_rows_that_are_too_large_are_masked_whatever_extra_has(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_MAX_ITEM_BYTES", "300")
+    log, session = bench.another(), await bench.open()
+    await one_turn(log, session)
+    ended = await log.finalize(session, 1.0, extra={"notes": "x" * 300})
+    assert (ended.rows, ended.masked, ended.cause) == (0, True, "too_large")
