@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any
 
 from buffer.errors import BufferFull, ItemRefused, RolloutBufferError, SlotLost
-from buffer.item import entry_of, instance_key
+from buffer.item import entry_of, instance_key, round_key
 from buffer.link import Link, deadline_in
 from buffer.settings import BufferSettings
 from buffer.task import Task
@@ -230,13 +230,16 @@ class SessionLog:
     ) -> Opened:
         """Open the session of one trajectory; `slot` is the id and the fence of the slot that it
         is made under. The same uid again is the same session, with a further key and the sampling
-        that it has. The task must have settings. `SessionsFull` if there is no room."""
-        named = canonical_json([self.run, task, instance_key(instance_id), round_number, uid])
+        that it has. The task must have settings. `SessionsFull` if there is no room; `ItemRefused`
+        if no item could have that instance or round."""
+        number = round_key(round_number)
+        which = int(number) if number else None
+        named = canonical_json([self.run, task, instance_key(instance_id), which, uid])
         sid = blake2b(named.encode(), digest_size=12).hexdigest()
         trace = tracing.current()
         facts = {
             "uid": uid, "id": json.dumps(instance_id), "sampling": json.dumps(sampling or {}),
-            "round": "" if round_number is None else round_number,
+            "round": number,
             "slot": slot[0] if slot else "", "fence": slot[1] if slot else "",
             "most_tokens": budget.tokens, "most_turns": budget.turns,
             "most_seconds": budget.seconds,

@@ -782,7 +782,7 @@ async def test_an_extra_that_is_too_large_is_refused_and_the_session_stays(
     monkeypatch.setenv("PENSTOCK_MAX_ITEM_BYTES", "4096")
     log, session = bench.another(), await bench.open()
     await one_turn(log, session)
-    with pytest.raises(ItemRefused, match="^extra: .*without `extra` it would fit") as refusal:
+    with pytest.raises(ItemRefused, match=r"^extra: .*without `extra` it would fit") as refusal:
         await log.finalize(session, 1.0, extra={"notes": "x" * 4096})
     assert refusal.value.too_large
     ended = await log.finalize(session, 1.0, extra={"notes": "short"})
@@ -798,3 +798,16 @@ async def test_rows_that_are_too_large_are_masked_whatever_extra_has(
     await one_turn(log, session)
     ended = await log.finalize(session, 1.0, extra={"notes": "x" * 300})
     assert (ended.rows, ended.masked, ended.cause) == (0, True, "too_large")
+
+
+@pytest.mark.parametrize("number", [-1, 2**53, 1.5, True, "1"])
+async def test_no_session_is_opened_in_a_round_that_no_item_could_have(
+    bench: Bench, number: Any
+) -> None:
+    with pytest.raises(ItemRefused, match="round_number"):
+        await bench.open(round_number=number)
+    assert await bench.log.listed("math") == []
+
+
+async def test_a_session_of_a_round_is_the_same_from_python_and_from_json(bench: Bench) -> None:
+    assert await bench.open(round_number=3) == await bench.open(round_number=3.0)
