@@ -11,8 +11,10 @@ import pytest
 
 import ground
 from ground.complaint import Complaint
+from ground.redis.connect import target_of
 from tests.harness.servers import PrivateRedis, until
 from tests.worker.concurrent.crew import at_work
+from worker.concurrent.heartbeat import Heartbeat
 
 NAME = "penstock.test"
 
@@ -49,6 +51,28 @@ def test_what_fails_again_is_said_again(complaint: Complaint, caplog: Any) -> No
         complaint.of("refused")
         complaint.over()
     assert [level for level, _ in said(caplog)] == ["WARNING", "INFO"] * 2
+
+
+def test_a_worker_says_once_that_its_heartbeat_is_refused_and_when_it_is_not(
+    real_redis: ground.Client, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO", "penstock.worker")
+    beats: list[float] = []
+    beat = Heartbeat._beat
+    monkeypatch.setattr(
+        Heartbeat, "_beat", lambda self, began: (beat(self, began), beats.append(began))
+    )
+    with at_work(real_redis, job_lease=3.0):
+        real_redis.delete("rq:workers:code")
+        real_redis.set("rq:workers:code", "no set of workers")
+        before = len(beats)
+        until(lambda: len(beats) >= before + 4, "three beats after that")
+        refused = [each for each in caplog.records if "WRONGTYPE" in each.getMessage()]
+        assert [each.getMessage().split(" answered: ")[0] for each in refused] == [
+            f"heartbeat: {target_of(real_redis)}"
+        ]
+        real_redis.delete("rq:workers:code")
+        until(lambda: "heartbeat: it works again, after" in caplog.text, "the end")
 
 
 def test_a_worker_says_once_why_redis_does_not_answer_and_when_it_does(

@@ -85,7 +85,6 @@ class Heartbeat:
             began = time.monotonic()
             try:
                 self._beat(began)
-                self._complaint.over()
                 wait = max(0.0, self._lease / 3 - (time.monotonic() - began))
             except (RedisError, OSError) as failure:
                 self._complaint.of(trouble(failure, self._target))
@@ -118,11 +117,13 @@ class Heartbeat:
         errors = [reply for reply in replies if isinstance(reply, RedisError)]
         final = [error for error in errors if is_full(error) or not is_passing(error)]
         self._refused = str(final[0]) if final else ""
-        for said in dict.fromkeys(map(str, final)):
-            log.error("heartbeat: %s answered: %s", self._target, said)
+        for error in final:
+            self._complaint.of(f"{self._target} answered: {error}")
         for error in errors:
             if error not in final:
                 raise_if_passing(error)
+        if not final:
+            self._complaint.over()
 
     def _about_worker(self) -> list[Command]:
         worker, gate = self._worker, self._gate
