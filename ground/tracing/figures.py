@@ -14,7 +14,7 @@ from typing import Any
 from prometheus_client import Metric
 from prometheus_client.samples import Sample
 
-from ground.tracing.sdk import INSTALL, exporters_of, resource_of, version
+from ground.tracing.sdk import exporters_of, resource_of, say_none, version
 
 log = logging.getLogger("penstock.tracing")
 
@@ -27,8 +27,8 @@ async def push(figures: Figures, service: str) -> None:
     """Push until cancelled. A push that fails is logged, and the next one follows."""
     try:
         exporters = exporters_of("metrics", "OTEL_METRICS_EXPORTER")
-    except (ImportError, LookupError) as missing:
-        log.warning("OTEL_… asks for metrics, and there are none: %s; %s", missing, INSTALL)
+    except Exception as wrong:  # noqa: BLE001 - whatever an installation raises, the service serves
+        say_none("metrics", wrong)
         return
     since = time.time_ns()
     while exporters:

@@ -27,27 +27,28 @@ _providers: list[Any] = []  # to be flushed
 
 def tracer(service: str, *, by_environment: bool) -> Any:
     """The tracer, or None: nobody asked, or what was asked for cannot be had."""
-    from opentelemetry import trace
+    try:
+        from opentelemetry import trace
 
-    provider: Any = trace.get_tracer_provider()
-    if isinstance(provider, trace.ProxyTracerProvider):  # the program has set up none
-        provider = _from_environment(service) if by_environment else None
-    return provider and tracer_of(provider)
+        provider: Any = trace.get_tracer_provider()
+        if isinstance(provider, trace.ProxyTracerProvider):  # the program has set up none
+            provider = _made(service) if by_environment else None
+        return provider and tracer_of(provider)
+    except Exception as wrong:  # noqa: BLE001 - whatever an installation raises, no job fails by it
+        say_none("traces", wrong)
+        return None
+
+
+def say_none(signal: str, wrong: Exception) -> None:
+    """Log why there are no traces, or metrics: a package is missing or broken, or refuses a
+    variable."""
+    remedy = f"; {INSTALL}" if isinstance(wrong, ImportError | LookupError) else ""
+    log.warning("OTEL_… asks for %s, and there are none: %s%s", signal, wrong, remedy)
 
 
 def tracer_of(provider: Any) -> Any:
     _providers.append(provider)
     return provider.get_tracer(SCOPE, version())
-
-
-def _from_environment(service: str) -> Any:
-    try:
-        return _made(service)
-    except (ImportError, LookupError) as missing:
-        log.warning("OTEL_… asks for traces, and there are none: %s; %s", missing, INSTALL)
-    except Exception as wrong:  # noqa: BLE001 - of the SDK, about a variable: no reason to fail jobs
-        log.warning("OTEL_… asks for traces, and there are none: %s", wrong)
-    return None
 
 
 def _made(service: str) -> Any:

@@ -115,6 +115,31 @@ def test_a_variable_that_the_sdk_refuses_is_a_warning(monkeypatch, caplog) -> No
     assert "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT" in said
 
 
+@pytest.mark.parametrize("raised", ["ImportError", "AttributeError", "TypeError"])
+def test_an_installation_that_cannot_be_imported_is_a_warning_for_traces_and_for_figures(
+    tmp_path, raised
+) -> None:
+    broken = tmp_path / "opentelemetry"
+    broken.mkdir()
+    (broken / "__init__.py").write_text(f"raise {raised}('broken')")
+    program = (
+        f"import asyncio, sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from ground import tracing\n"
+        "from ground.tracing.figures import push\n"
+        "assert tracing.span('a') is tracing.span('b') is tracing.spans.OFF\n"
+        "asyncio.run(push(None, 'a'))"
+    )
+    environment = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_METRICS_EXPORTER": "otlp"}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | environment, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    for said, signal in zip(ran.stderr.splitlines(), ("traces", "metrics"), strict=True):
+        assert f"asks for {signal}, and there are none: broken" in said
+        assert ("penstock-rl[otel]" in said) is (raised == "ImportError")
+
+
 def warned(monkeypatch, caplog, **variables: str) -> str:
     """The one warning, with these set; no span is made."""
     with monkeypatch.context() as patched:
