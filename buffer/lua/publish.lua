@@ -3,22 +3,25 @@
 -- do to all groups is begun here, and done by catch_up.lua.
 -- KEYS   root
 -- ARGV   version saved(the version of the last checkpoint, or empty) owner lead(1: it takes over)
--- REPLY  {done, version, line, more(1: catch_up.lua has further steps), stale(groups past the bound),
+--        epoch(the last that the caller knows: a copy that comes after a later publication does nothing)
+-- REPLY  {done, version, line, epoch, more(1: catch_up.lua has further steps), stale(groups past the bound),
 --        returned, gone(groups trained on since, of which nothing is kept)}; done is 0 when another
---        trainer publishes, 2 while the last publication has steps left: this one is to be repeated
+--        trainer publishes. It is 2 while the last publication has steps left, or if the epoch is another by
+--        now: this one is to be repeated
 -- include: all_groups_in_steps.lua
 -- include: idle.lua
 local version = tonumber(VERSION)
 local MOST_VERSIONS = 256 -- whose trained groups are counted
 if not terms then return redis.error_reply('NOPOLICY ' .. ROOT) end
-local last, line = terms.version, terms.line or 0
+local last, line, epoch = terms.version, terms.line or 0, terms.epoch or 0
+if tonumber(EPOCH) ~= epoch then return {2, last or -1, line, epoch, 0, 0, 0, 0} end
 local trainer = redis.call('HGET', at('policy'), 'trainer')
 local took_over = trainer ~= OWNER
-if trainer and took_over and LEAD == '0' then return {0, last or -1, line, 0, 0, 0, 0} end
+if trainer and took_over and LEAD == '0' then return {0, last or -1, line, epoch, 0, 0, 0, 0} end
 return whole(function()
   if policy and policy.todo and (took_over or version ~= last) then
     do_chores()
-    return {2, last, line, 0, 0, 0, 0}
+    return {2, last, line, epoch, 0, 0, 0, 0}
   end
 
   -- With what there is to do for it, if there is anything.
@@ -66,5 +69,5 @@ return whole(function()
   policy.saved = math.min(tonumber(SAVED) or policy.saved or version, version)
   redis.call('HSET', at('policy'), 'saved', policy.saved)
   do_chores()
-  return {1, policy.version, policy.line, progress()}
+  return {1, policy.version, policy.line, policy.epoch, progress()}
 end)

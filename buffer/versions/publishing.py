@@ -16,7 +16,7 @@ from ground.tasks import cancellations, heed_cancellation
 log = logging.getLogger(__name__)
 
 _HIGHEST = 2**31
-_UNFINISHED = 2  # an earlier publication has steps left, which come first
+_AGAIN = 2  # an earlier publication has steps left, which come first; or its epoch was not known
 _LOOK_AGAIN = 5.0
 _SHOWN = 10
 DROPS = (
@@ -112,6 +112,7 @@ class Publishing:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._seen: tuple[float, Policy | None] = (-_POLICY_AT_HAND, None)
+        self._epoch = 0  # of the last publication or reset that is known here
 
     async def set_policy(self, policy: Policy) -> None:
         if await self._task.call("set_policy", *policy.to_redis()):
@@ -144,10 +145,10 @@ class Publishing:
                 raise NoPolicy(self._task.name)
             await self._task.forget()
         told = "" if saved is None else saved
-        done = _UNFINISHED
-        while done == _UNFINISHED:
-            reply = await self._task.call("publish", version, told, owner, int(lead or fresh))
-            done, last, line, more, *counts = map(int, reply)
+        done, lead = _AGAIN, lead or fresh
+        while done == _AGAIN:
+            reply = await self._task.call("publish", version, told, owner, int(lead), self._epoch)
+            done, last, line, self._epoch, more, *counts = map(int, reply)
         if not done:
             raise TrainerReplaced(self._task.name, last)
         published = Published(last, line, *(await self._catch_up(last) if more else counts))

@@ -625,12 +625,50 @@ async def test_a_take_does_not_get_what_a_publication_has_yet_to_drop(
     await bench.buffer.set_policy(Policy(groups_per_version=500, max_age=0, when_old="drop"))
     await bench.buffer.publish(10)
     await bench.buffer.write_many([item(f"g{n}", "u") for n in range(450)])
-    await bench.buffer._task.call("publish", 11, "", bench.buffer.owner, 0)  # and dies then
+    await bench.buffer._task.call("publish", 11, "", bench.buffer.owner, 0, 1)  # and dies then
     assert 0 < bench.redis.zcard(bench.key("ready")) < 450
     assert await bench.buffer.available() == 0
     for _ in range(2):
         assert await bench.buffer.take() is None
     assert (await bench.buffer.catalog.stats())["ready_groups"] == 0
+
+
+async def test_a_late_copy_of_a_publication_begins_no_line(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed on its way while its repeat was answered."""
+    copies: list[tuple[Any, ...]] = []
+    task = bench.buffer._task
+    call = task.call
+
+    async def noted(script: str, *args: Any) -> Any:
+        copies.append((script, *args))
+        return await call(script, *args)
+
+    async def all_come_once_more() -> None:
+        before = bench.redis.hgetall(bench.key("policy"))
+        for copy in copies:
+            await call(*copy)
+        assert bench.redis.hgetall(bench.key("policy")) == before
+
+    with monkeypatch.context() as watched:
+        watched.setattr(task, "call", noted)
+        await bench.buffer.publish(11)
+    await bench.buffer.publish(12)
+    await all_come_once_more()
+    await bench.buffer.publish(12, lead=True, owner="next")
+    await all_come_once_more()
+    await bench.buffer.reset()
+    await all_come_once_more()
+    assert (await bench.buffer.publish(11, lead=True)).line == 3
+
+
+async def test_a_publication_whose_answer_was_lost_is_repeated_with_the_same_answer(
+    bench: Bench,
+) -> None:
+    said = await bench.buffer.publish(11)
+    bench.buffer._publishing._epoch -= 1  # as before its reply
+    assert await bench.buffer.publish(11) == said
 
 
 async def test_the_next_trainer_finishes_what_a_dead_ones_publication_began(
@@ -644,7 +682,7 @@ async def test_the_next_trainer_finishes_what_a_dead_ones_publication_began(
     assert batch is not None
     await bench.buffer.ack(batch)
     await bench.buffer.publish(11)
-    await bench.buffer._task.call("publish", 10, 10, "next", 1)  # and dies then
+    await bench.buffer._task.call("publish", 10, 10, "next", 1, 2)  # and dies then
     assert await bench.buffer.admit(1) == [], "not before all groups count"
     await bench.buffer.publish(11, lead=True, owner="third")
     assert (await bench.buffer.catalog.stats())["ready_groups"] == 900
@@ -657,7 +695,7 @@ async def test_generators_complete_what_a_dead_trainers_publication_began(
     bench = make(group_size=1, dialect="v1")
     await bench.buffer.set_policy(Policy(groups_per_version=1000, max_age=2))
     await bench.buffer.write_many([item(f"g{n}", "u") for n in range(900)])
-    await bench.buffer._task.call("publish", 10, "", "trainer", 0)  # and dies then
+    await bench.buffer._task.call("publish", 10, "", "trainer", 0, 0)  # and dies then
     assert await bench.buffer.admit(1) == [], "not before all groups count"
     assert len(await bench.buffer.admit(1, wait=100)) == 1
     assert (await bench.buffer.versions()).outstanding == {0: 901}
@@ -669,7 +707,7 @@ async def test_only_the_first_in_the_line_completes_what_a_publication_began(
     bench = make(group_size=1, dialect="v1")
     await bench.buffer.set_policy(Policy(groups_per_version=1000, max_age=2))
     await bench.buffer.write_many([item(f"g{n}", "u") for n in range(900)])
-    await bench.buffer._task.call("publish", 10, "", "trainer", 0)  # and dies then
+    await bench.buffer._task.call("publish", 10, "", "trainer", 0, 0)  # and dies then
 
     async def told(ask: str, lives_ms: int) -> int:
         return int((await bench.buffer._task.call("grant_slots", ask, "somebody", 1, lives_ms))[3])
