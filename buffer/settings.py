@@ -70,10 +70,14 @@ class BufferSettings(Settings):
     max_buffer_size: int = Field(
         1_000_000_000,
         ge=1,
+        le=MOST,
         description="Most items that a task holds. An open group counts as full.",
     )
     max_buffer_bytes: int | None = Field(
-        None, ge=1, description="Most bytes that a task holds. Unset: half of what Redis may use."
+        None,
+        ge=1,
+        le=MOST,
+        description="Most bytes that a task holds. Unset: half of what Redis may use.",
     )
     max_item_bytes: int = Field(
         16 * 1024 * 1024, ge=1, description="Size of the largest item that is accepted."

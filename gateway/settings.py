@@ -35,7 +35,7 @@ class GatewaySettings(Settings):
         description="Seconds that finalizing waits for calls under way: more than a call's lease.",
     )
     gateway_cache_bytes: int = Field(
-        256 * 1024 * 1024, ge=0, description="Memory for the tokens of sessions in use."
+        256 * 1024 * 1024, ge=0, le=2**53, description="Memory for the tokens of sessions in use."
     )
     gateway_on_hole: Literal["session", "lineage"] = Field(
         "session", description="What a lost turn masks: all rows, or those that it may be part of."

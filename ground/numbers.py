@@ -34,13 +34,14 @@ def check_number(
     """
     if is_number(value) and least <= value <= MOST and not (above and value == least):  # type: ignore[operator]
         return
-    bound = f"above {least:g} {unit}" if above else f"{least:g} or more {unit}"
-    raise SettingError(setting, f"must be {bound}, at most {MOST}, not {shown(value)}")
+    bound = f"above {least:g}" if above else f"{least:g} or more"
+    raise SettingError(setting, f"must be {bound} {unit}, at most {MOST}, not {shown(value)}")
 
 
 def shown(value: object) -> str:
-    """The value for a message. Python writes no number of more than some thousand digits."""
+    """The value for a message. Python writes no number of some thousand digits, and no list of
+    lists as deep."""
     try:
-        return f"{value!r:.60}"
-    except ValueError:
-        return "a number of thousands of digits"
+        return f"{value!r:.80}"
+    except (ValueError, RecursionError):
+        return f"a value of type {type(value).__name__}, too large to be shown"

@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
 )
 from pydantic.fields import FieldInfo
@@ -24,6 +25,7 @@ from pydantic_core import ErrorDetails
 
 from ground.errors import SettingError
 from ground.keys import check_run
+from ground.numbers import MOST, is_number, shown
 
 PREFIX = "PENSTOCK_"
 
@@ -37,6 +39,16 @@ class Settings(BaseModel):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**(_from_environment(type(self)) | given))
+
+    @field_validator("*")
+    @classmethod
+    def _is_bounded(cls, value: Any, info: ValidationInfo) -> Any:
+        """A number of a field that says no bound of its own: seconds, attempts, things."""
+        field = cls.model_fields[info.field_name or ""]
+        bounded = any(hasattr(rule, "le") for rule in field.metadata)
+        if is_number(value) and value > MOST and not bounded:
+            raise ValueError(f"must be at most {MOST}")
+        return value
 
     @classmethod
     def load(cls, **given: Any) -> Self:
@@ -87,9 +99,9 @@ def _named(model: type[Settings], error: ErrorDetails) -> SettingError:
     name = str(error["loc"][0]) if error["loc"] else model.__name__
     info = model.model_fields.get(_field_of(model, name))
     public = info is not None and "Secret" not in str(info.annotation)
-    said, got = error["msg"].removeprefix("Value error, "), repr(error["input"])
-    shown = f" (got {got})" if public and error["type"] != "missing" and got not in said else ""
-    return SettingError(_set_by(model, name), said.replace("Input should be", "must be") + shown)
+    said, got = error["msg"].removeprefix("Value error, "), shown(error["input"])
+    behind = f" (got {got})" if public and error["type"] != "missing" and got not in said else ""
+    return SettingError(_set_by(model, name), said.replace("Input should be", "must be") + behind)
 
 
 def _set_by(model: type[Settings], name: str) -> str:

@@ -1,6 +1,5 @@
 """Shares, of queues and of gates: how they are named, and what they may weigh."""
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from typing import Any, TypeVar
 
 from ground.errors import SettingError
 from ground.lua import as_text
+from ground.numbers import is_number, shown
 
 OTHERS = "*"  # those without a weight of their own
 MOST_WEIGHTS = 10_000  # shares with a weight of their own, of one queue or gate
@@ -62,10 +62,10 @@ def weight_text(share: str, weight: float | None) -> str:
         check_share(share)
     if weight is None:
         return ""
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not _is_weight(weight):
+    if not (is_number(weight) and (weight == 0 or _LEAST <= weight <= _MOST)):
         raise SettingError(
             "weights",
-            f"{share!r} has {weight!r}; a weight is 0 (served when no other share waits), or "
+            f"{share!r} has {shown(weight)}; a weight is 0 (served when no other share waits), or "
             f"{_LEAST} to {_MOST}",
         )
     return repr(float(weight))
@@ -77,7 +77,3 @@ def too_many_weights() -> SettingError:
         f"more than {MOST_WEIGHTS} shares would have a weight of their own; take some "
         "away (None), or let '*' stand for them",
     )
-
-
-def _is_weight(weight: float) -> bool:
-    return weight == 0 or (math.isfinite(weight) and _LEAST <= weight <= _MOST)

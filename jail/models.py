@@ -25,6 +25,7 @@ from pydantic import (
 
 from ground.errors import PenstockError
 from ground.message_versions import Versioned
+from ground.numbers import shown
 from jail.errors import RequestRefused, SandboxFailure, unreadable
 
 
@@ -113,8 +114,8 @@ def _sentence(refusal: ValidationError) -> str:
     where = str(first["loc"][0]) if first["loc"] else "message"
     if first["type"] == "value_error":
         return f"{where} {first['msg'].removeprefix('Value error, ')}"
-    shown = "" if first["type"] == "missing" else f" (got {first['input']!r:.60})"
-    return f"{where}: {first['msg']}{shown}"
+    got = "" if first["type"] == "missing" else f" (got {shown(first['input'])})"
+    return f"{where}: {first['msg']}{got}"
 
 
 # Sandbox Fusion's list, then what its newer client adds.

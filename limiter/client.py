@@ -56,13 +56,17 @@ class GateClient:
         joins: bool = True,
     ) -> AnyAsk:
         """A checked request; its answer is not waited for yet."""
-        unit = self.unit
         if lane or share or cost is not None or orphan_hold is not None or type(lane) is not int:
             check_wish(timeout, lane, ticket, orphan_hold)
-            wish = self._wish(unit, int(lane), orphan_hold, cost, share, joins)
+            if share:
+                check_share(share)
+            charge = None if cost is None else self._terms.charge(cost)
+            unit = self.unit  # last: it makes the gate
+            wish = self._wish(unit, int(lane), orphan_hold, charge, share, joins)
         else:
             if timeout is not None or ticket != "":
                 check_wish(timeout, lane, ticket)
+            unit = self.unit
             wish = self._usual if joins else self._usual_try
         now = unit.engine.clock()
         return kind(unit, wish, now, math.inf if timeout is None else now + timeout, ticket)
@@ -72,13 +76,10 @@ class GateClient:
         unit: GateUnit,
         lane: int = 0,
         orphan_hold: float | None = None,
-        cost: Cost | None = None,
+        charge: dict[str, int] | None = None,
         share: str = "",
         joins: bool = True,
     ) -> Wish:
-        if share:
-            check_share(share)
-        charge = self._terms.charge(cost) if cost is not None else None
         if charge is None and self._terms.amounts:
             charge = {}
         special = bool(share) or charge is not None

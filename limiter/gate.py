@@ -19,7 +19,7 @@ from ground.redis.connect import AnyRedis, target_of
 from ground.tasks import Body
 from limiter.client import GateClient
 from limiter.ledger import Ledger, LoopAsk
-from limiter.permit import Permit, Report, SyncPermit, Wait
+from limiter.permit import Permit, Report, SyncPermit, Wait, receipt_of
 from limiter.status import (
     Change,
     GateStatus,
@@ -255,7 +255,7 @@ class Gate:
 
         Harmless when repeated. `report` is what it tells a gate that adapts.
         """
-        receipt = f"{fence} {report}" if report else fence
+        receipt = receipt_of(fence, report)
         await self._called(lambda ledger: ledger.commands.give_back(permit, receipt))
 
     async def revoke(self, permit: str) -> LeaseStatus:

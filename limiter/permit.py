@@ -1,7 +1,6 @@
 """A permit is in its holder's hands until it is released, lost, or entrusted to Redis."""
 
 import logging
-import math
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -9,10 +8,10 @@ from typing import ClassVar, Literal, Protocol
 
 from ground import SettingError
 from ground.lua import as_text
-from ground.numbers import is_number, is_whole
+from ground.numbers import check_number, check_whole, is_number, shown
 from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer
 from limiter.errors import GateError, PermitLost
-from limiter.terms import MOST, REQUESTS, Cost, cost_text
+from limiter.terms import REQUESTS, Cost, cost_text
 
 log = logging.getLogger("penstock.limiter")
 
@@ -33,8 +32,9 @@ class Report(str):
         """The service refused: 429, 503 or the like, and asked for so many seconds of patience."""
         if retry_after is None:
             return Report("t")
-        if not retry_after >= 0:
-            raise SettingError("retry_after", f"must be 0 or more seconds, not {retry_after!r}")
+        if not (is_number(retry_after) and retry_after >= 0):  # a longer one than an hour is cut
+            said = f"must be 0 or more seconds, not {shown(retry_after)}"
+            raise SettingError("retry_after", said)
         return Report(f"t{int(min(retry_after, 3600.0) * 1_000_000)}")
 
 
@@ -44,6 +44,12 @@ Report.SUCCESS, Report.NOTHING, Report.OVERLOADED = Report(), Report("-"), Repor
 def with_cost(term_us: int, charge: Mapping[str, int] | None) -> int | str:
     """A term as the scripts read it, and behind it the cost of a permit that has one."""
     return term_us if charge is None else f"{term_us} {cost_text(charge)}"
+
+
+def receipt_of(fence: int, report: Report) -> int | str:
+    """What gives a permit back that is known by its fence alone."""
+    check_whole("fence", fence, 0, 2**53)
+    return f"{fence} {report}" if report else fence
 
 
 class Lease:
@@ -213,8 +219,7 @@ class HeldPermit:
         for name, count in actual.items():
             if name != REQUESTS and name not in charge:
                 raise SettingError("cost", f"the permit was not acquired with {name!r}")
-            if not (is_whole(count) and 0 <= count <= MOST):
-                raise SettingError("cost", f"must be whole, from 0 to {MOST}, not {count!r}")
+            check_whole("cost", count, 0)
         self._lease.settled = " ".join(
             f"{name}={charge.get(name, 1) - int(count)}" for name, count in actual.items()
         )
@@ -283,8 +288,7 @@ class Permit(HeldPermit):
         may still run. What it reports counts at once.
         """
         if not self._released:
-            if not (is_number(after) and 0 <= after < math.inf):
-                raise SettingError("after", f"must be 0 or more seconds, not {after!r}")
+            check_number("after", after)
             self._lease.stays_us = int(after * 1_000_000)
             answer = LoopAnswer()
             self._lease.keeper.hand_back_and_answer(self._lease, answer)
@@ -299,8 +303,7 @@ class Permit(HeldPermit):
         gives it back earlier. If this raises, this process still has it, but perhaps for no longer
         than these seconds.
         """
-        if not (is_number(seconds) and 0 < seconds < math.inf):
-            raise SettingError("seconds", f"must be above 0, not {seconds!r}")
+        check_number("seconds", seconds, above=True)
         lease = self._lease
         ends_at = time.monotonic() + seconds * TRUSTED
         usual_us, lease.term_us = lease.term_us, int(seconds * 1_000_000)

@@ -1,6 +1,5 @@
 """A gate's status, and changes of what it allows."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -8,11 +7,10 @@ from typing import Any, TypeVar
 from ground import SettingError
 from ground.breaker import read_state
 from ground.lua import as_text, chunks, text_fields
-from ground.numbers import is_number, is_whole
+from ground.numbers import check_number, check_whole
 from ground.shares import ShareStatus, read_rows, too_many_weights, weight_text
 from limiter.errors import GateError, UnknownPermit, spoiled
 from limiter.terms import (
-    MOST,
     Adaptive,
     Terms,
     amount_fields,
@@ -307,12 +305,11 @@ class Change:
         """The gate's fields to set; refuses what the gate, as it stands, could not follow."""
         check_terms(self.limit, self.rate, self.burst)
         for name, bound in (("min", self.min), ("max", self.max)):
-            if bound is not None and not (is_number(bound) and 0 < bound < math.inf):
-                raise SettingError(name, f"must be a number above 0, not {bound!r}")
+            if bound is not None:
+                check_number(name, bound, unit="permits or grants per second", above=True)
         fields = changes(limit=self.limit, rate=self.rate, burst=self.burst)
         if self.passing is not None:
-            if not (is_whole(self.passing) and 0 <= self.passing <= MOST):
-                raise SettingError("passing", f"must be 0 or more, not {self.passing!r}")
+            check_whole("passing", self.passing, 0)
             fields |= {"passing": str(self.passing), "weighs": "1"}
         for share, weight in (self.weights or {}).items():
             fields[f"weight:{share}"] = weight_text(share, weight)

@@ -7,7 +7,7 @@ from typing import Any
 from ground.redis.answers import ThreadAnswer
 from limiter.client import GateClient
 from limiter.ledger import Ledger, ThreadAsk
-from limiter.permit import Report, SyncPermit, Wait
+from limiter.permit import Report, SyncPermit, Wait, receipt_of
 from limiter.status import (
     Change,
     GateStatus,
@@ -72,7 +72,7 @@ class SyncGate:
         self._called(lambda ledger: ledger.commands.configure(changes(paused=False)))
 
     def free(self, permit: str, fence: int, report: Report = Report.NOTHING) -> None:
-        receipt = f"{fence} {report}" if report else fence
+        receipt = receipt_of(fence, report)
         self._called(lambda ledger: ledger.commands.give_back(permit, receipt))
 
     def revoke(self, permit: str) -> LeaseStatus:

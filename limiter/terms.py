@@ -6,13 +6,12 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ground import SettingError
-from ground.numbers import is_number, is_whole
+from ground.numbers import check_number, check_whole, is_whole, shown
 
+_SHORTEST = 0.001  # seconds; a shorter lease would be over before its permit arrives
 LATENESS = 0.02  # seconds by which a grant may be late: what is earned meanwhile must fit in
-MOST = 10**9  # more cannot be held, and far above it Lua's numbers are no longer whole
 
 
 @dataclass(frozen=True)
@@ -76,14 +75,15 @@ class Terms:
         if not isinstance(cost, Mapping):
             if self.amounts:
                 names = ", ".join(each.name for each in self.amounts)
-                raise SettingError("cost", f"name its amounts ({REQUESTS}, {names}), not {cost!r}")
+                raise SettingError(
+                    "cost", f"name its amounts ({REQUESTS}, {names}), not {shown(cost)}"
+                )
             cost = {REQUESTS: cost}
         known = (REQUESTS, *(each.name for each in self.amounts))
         for name, count in cost.items():
             if name not in known:
                 raise SettingError("cost", f"the gate has no {name!r}; it has {', '.join(known)}")
-            if not (is_whole(count) and 1 <= count <= MOST):
-                raise SettingError("cost", f"must be whole, from 1 to {MOST}, not {count!r}")
+            check_whole("cost", count)
         return {name: int(cost[name]) for name in known if name in cost}
 
     def fields(self) -> dict[str, str]:
@@ -126,6 +126,7 @@ def read_amounts(rates: Mapping[str, float], bursts: Mapping[str, int]) -> tuple
             raise SettingError(
                 "rates", f"an amount's name has up to 32 letters, digits and _, not {name!r:.80}"
             )
+        check_number("rates", rate, unit=f"{name} per second", above=True)
         check_terms(None, rate, bursts.get(name))
         burst = bursts.get(name) or max(1, math.ceil(rate / 10))
         amounts.append(Amount(name, float(rate), burst))
@@ -155,20 +156,20 @@ def check_terms(
     if isinstance(limit, Adaptive) and isinstance(rate, Adaptive):
         raise SettingError("rate", "one of limit and rate can be adaptive, not both")
     if isinstance(limit, Adaptive):
-        _check_bounds("limit", limit, lambda each: check_terms(each, None, None))
+        _check_bounds("limit", limit, check_whole)
         limit = None
     if isinstance(rate, Adaptive):
         if burst is not None:
             raise SettingError(
                 "burst", f"{burst} cannot be set: the burst of an adaptive rate is a tenth of it"
             )
-        _check_bounds("rate", rate, lambda each: check_terms(None, each, None))
+        _check_bounds("rate", rate, _check_rate)
         rate = None
     for name, count in (("limit", limit), ("burst", burst)):
-        if count is not None and not (is_whole(count) and 1 <= count <= MOST):
-            raise SettingError(name, f"must be a whole number from 1 to {MOST}, not {count!r}")
-    if rate is not None and not (is_number(rate) and 0 < rate < math.inf):
-        raise SettingError("rate", f"must be above 0 grants per second, not {rate!r}")
+        if count is not None:
+            check_whole(name, count)
+    if rate is not None:
+        _check_rate("rate", rate)
     if rate is not None and burst is not None and burst < rate * LATENESS:
         raise SettingError(
             "burst",
@@ -178,9 +179,13 @@ def check_terms(
         )
 
 
-def _check_bounds(name: str, bounds: Adaptive, check: Callable[[Any], None]) -> None:
+def _check_rate(name: str, rate: object) -> None:
+    check_number(name, rate, unit="grants per second", above=True)
+
+
+def _check_bounds(name: str, bounds: Adaptive, check: Callable[[str, object], None]) -> None:
     for bound in (bounds.start, bounds.min, bounds.max):
-        check(bound)
+        check(name, bound)
     if not bounds.min <= bounds.start <= bounds.max:
         raise SettingError(
             name,
@@ -193,20 +198,16 @@ def check_manner(
     lease: float, heartbeat: float | None, patience: float, enforce: bool, orphan_hold: float = 0.0
 ) -> Manner:
     """Refuse a lease that a single late heartbeat would lose."""
+    check_number("lease", lease, _SHORTEST)
     beat = lease / 3 if heartbeat is None else heartbeat
-    if not (0 < lease < math.inf and beat > 0):
-        raise SettingError(
-            "lease", f"lease and heartbeat must be above 0 s, not {lease} and {beat}"
-        )
+    check_number("heartbeat", beat, _SHORTEST / 10)
     if lease < 2 * beat:
         raise SettingError(
             "lease",
             f"{lease} s is shorter than two heartbeats of {beat} s: one late beat loses all",
         )
-    if not patience > 0:
-        raise SettingError("patience", f"must be above 0 s, not {patience}")
-    if not 0 <= orphan_hold < math.inf:
-        raise SettingError("orphan_hold", f"must be 0 or more seconds, not {orphan_hold}")
+    check_number("patience", patience, above=True)
+    check_number("orphan_hold", orphan_hold)
     return Manner(lease, beat, patience, enforce, orphan_hold)
 
 
@@ -229,13 +230,12 @@ def check_wish(
 ) -> None:
     """Refuse an `acquire` that no gate could make sense of."""
     if ticket != "" and not _is_ticket(ticket):
-        raise SettingError("ticket", f"must be that of an earlier permit, not {ticket!r}")
-    if orphan_hold is not None and not (is_number(orphan_hold) and 0 <= orphan_hold < math.inf):
-        raise SettingError("orphan_hold", f"must be 0 or more seconds, not {orphan_hold!r}")
-    if not ((type(lane) is int or is_whole(lane)) and -512 <= lane <= 511):
-        raise SettingError("lane", f"must be a whole number from -512 to 511, not {lane!r}")
-    if timeout is not None and not (is_number(timeout) and timeout >= 0):
-        raise SettingError("timeout", f"must be 0 or more seconds, not {timeout!r}")
+        raise SettingError("ticket", f"must be that of an earlier permit, not {shown(ticket)}")
+    if orphan_hold is not None:
+        check_number("orphan_hold", orphan_hold)
+    check_whole("lane", lane, -512, 511)
+    if timeout is not None:
+        check_number("timeout", timeout)
 
 
 def _is_ticket(ticket: object) -> bool:

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any, Protocol, cast
 
 from ground import SettingError
+from ground.numbers import check_whole
 from ground.process import on_process_loop
 from ground.redis.url import RedisTarget
 from ground.settings import GroundSettings
@@ -203,6 +204,7 @@ def place_of(
 
     `queue`, `share`, `patience` and `when_paused` are those of `CodeQueue`, if a Redis is named.
     """
+    check_whole("at_once", at_once)
     if on is None:
         url = GroundSettings.load().redis_url
         on = HERE if url is None else url.get_secret_value()

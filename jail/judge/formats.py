@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ground.numbers import shown
 from jail.errors import RequestRefused
 from jail.judge.arguments import arguments_of
 from jail.judge.models import MAX_CASES, Compare, JudgeCase, Mode
@@ -85,7 +86,10 @@ def read_cases(given: Any) -> Cases:
     What programs print is compared by the rule `lines`, but LiveCodeBench's by `decimals`,
     CodeContests' by `floats`, and Penstock's own by `ends`.
     """
-    read = check_cases(_read(given))
+    try:
+        read = check_cases(_read(given))
+    except RecursionError:
+        raise RequestRefused("the cases are nested too deeply to be read") from None
     for index, case in enumerate(read.cases if read.function else ()):
         try:
             arguments_of(case.input.encode())
@@ -229,7 +233,7 @@ def _text(index: int, what: str, value: Any) -> str:
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
     if not isinstance(value, str):
-        raise _wrong(index, f"has as its {what} {value!r:.60}, and text is read and printed")
+        raise _wrong(index, f"has as its {what} {shown(value)}, and text is read and printed")
     return value
 
 
@@ -237,7 +241,7 @@ def _value(index: int, what: str, text: Any) -> Any:
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):
-        raise _wrong(index, f"has as its {what} {text!r:.60}, which is not JSON") from None
+        raise _wrong(index, f"has as its {what} {shown(text)}, which is not JSON") from None
 
 
 def _as_json(index: int, what: str, value: Any) -> str:
@@ -299,7 +303,7 @@ def _pairs(given: dict[str, Any]) -> Cases:
 def _listed(given: dict[str, Any], name: str) -> list[Any]:
     found = given.get(name)
     if not isinstance(found, list):
-        raise RequestRefused(f"the cases' {name} are a list, not {found!r:.60}")
+        raise RequestRefused(f"the cases' {name} are a list, not {shown(found)}")
     return found
 
 
@@ -316,9 +320,9 @@ def _asserts(given: dict[str, Any]) -> Cases:
 def _mbpp(given: dict[str, Any]) -> Cases:
     imports, setup = given.get("test_imports") or [], given.get("test_setup_code") or ""
     if not isinstance(imports, list) or not all(isinstance(line, str) for line in imports):
-        raise RequestRefused(f"test_imports are a list of lines, not {imports!r:.60}")
+        raise RequestRefused(f"test_imports are a list of lines, not {shown(imports)}")
     if not isinstance(setup, str):
-        raise RequestRefused(f"test_setup_code is text, not {setup!r:.60}")
+        raise RequestRefused(f"test_setup_code is text, not {shown(setup)}")
     before = "\n".join([*imports, setup]).strip()
     before = f"{before}\n" if before else ""
     checks = _listed(given, "test_list")
@@ -356,7 +360,7 @@ def _as_list(name: str, some: Any) -> list[Any]:
 def _codecontests(given: dict[str, Any]) -> Cases:
     for name in ("input_file", "output_file"):
         if given.get(name):
-            raise RequestRefused(f"the program uses {name} {given[name]!r:.60}, and not its stdin")
+            raise RequestRefused(f"the program uses {name} {shown(given[name])}, and not its stdin")
     cases: list[JudgeCase] = []
     for name in ("public_tests", "private_tests", "generated_tests"):
         part = given.get(name)
@@ -385,7 +389,7 @@ def _number(name: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number < math.inf:
-        raise RequestRefused(f"{name} is a number, 0 or more, and not {value!r:.60}")
+        raise RequestRefused(f"{name} is a number, 0 or more, and not {shown(value)}")
     return number
 
 
@@ -418,7 +422,7 @@ def _own(given: dict[str, Any]) -> Cases:
     try:
         compare = Compare.model_validate({"rule": rule} if isinstance(rule, str) else rule)
     except ValueError:
-        raise RequestRefused(f"compare is a rule of comparison, not {rule!r:.60}") from None
+        raise RequestRefused(f"compare is a rule of comparison, not {shown(rule)}") from None
     function = given.get("function") or read.function
     return Cases(
         read.cases, function, compare, given.get("run_timeout"), given.get("memory_limit_mb")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ground.errors import PenstockError
+from ground.numbers import MOST, shown
 from jail.errors import RequestRefused, SandboxFailure, unreadable
 from jail.judge.fault import Fault, fault_of
 from jail.models import (
@@ -168,8 +169,8 @@ class JudgeRequest(Message):
     wall_timeout: Seconds | None = None
     memory_limit_mb: Memory | None = None
     overrides: dict[int, CaseLimits] = Field(default_factory=dict, max_length=MAX_CASES)
-    stop: Literal["none", "first"] | Annotated[int, Field(ge=1)] = "none"
-    stop_timeouts: Annotated[int, Field(ge=1)] | None = 5
+    stop: Literal["none", "first"] | Annotated[int, Field(ge=1, le=MOST)] = "none"
+    stop_timeouts: Annotated[int, Field(ge=1, le=MOST)] | None = 5
     keep: Literal["none", "first_failure", "failures", "all"] = "first_failure"
     keep_bytes: Annotated[int, Field(ge=0, le=MAX_KEPT // 2)] = 1024
     keep_total: Annotated[int, Field(ge=0, le=MAX_KEPT)] = 64 << 10
@@ -213,7 +214,7 @@ class JudgeRequest(Message):
         if self.mode not in ("function", "check") and any(case.check for case in self.cases or ()):
             return "has cases with a `check`, which mode check and mode function run"
         if beyond := [index for index in self.overrides if not 0 <= index < self.count]:
-            return f"overrides case {beyond[0]}, and has cases 0 to {self.count - 1}"
+            return f"overrides case {shown(beyond[0])}, and has cases 0 to {self.count - 1}"
         return ""
 
     @property

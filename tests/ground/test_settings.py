@@ -145,3 +145,9 @@ def test_the_url_of_redis_comes_from_its_variable_or_from_its_file(monkeypatch, 
     (tmp_path / "url").write_text("redis://two\n")
     monkeypatch.setenv("PENSTOCK_REDIS_URL_FILE", str(tmp_path / "url"))
     assert ground.redis_url() == "redis://two"
+
+
+@pytest.mark.parametrize("count", [10**9 + 1, 10**400])
+def test_a_number_beyond_all_measure_is_refused_if_its_field_has_no_bound(count):
+    assert "PENSTOCK_LOW: must be at most 1000000000" in refusal(Example, low=count)
+    assert Example.load(low=1, high=10**9).high == 10**9

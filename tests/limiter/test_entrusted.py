@@ -69,7 +69,7 @@ async def test_a_permit_whose_short_entrusting_got_no_reply_may_be_lost_by_then(
     server.thaw()
 
 
-@pytest.mark.parametrize("seconds", [-1, 0, math.inf, math.nan])
+@pytest.mark.parametrize("seconds", [-1, 0, math.inf, math.nan, 10**400])
 async def test_a_permit_is_entrusted_for_a_time_only(redis, seconds):
     async with StartingGate(redis, limit=1).hold() as permit:
         with pytest.raises(SettingError, match="seconds"):
@@ -168,7 +168,7 @@ async def test_a_permit_given_back_for_later_is_free_when_that_time_is_over(redi
     (await gate.acquire(timeout=100)).release()
 
 
-@pytest.mark.parametrize("after", [math.inf, math.nan, -1.0])
+@pytest.mark.parametrize("after", [math.inf, math.nan, -1.0, 10**17, 10**400])
 async def test_a_permit_that_cannot_be_given_back_so_is_still_to_be_released(redis, after):
     gate = StartingGate(redis, limit=1)
     permit = await gate.acquire()

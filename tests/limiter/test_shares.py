@@ -389,7 +389,7 @@ async def test_names_that_are_no_share_are_refused(redis, share):
         gate.sync.try_acquire(share=share)
 
 
-@pytest.mark.parametrize("weight", [-1, math.nan, math.inf, 0.0001, 1001, True, "3"])
+@pytest.mark.parametrize("weight", [-1, math.nan, math.inf, 0.0001, 1001, True, "3", 10**400])
 async def test_weights_that_make_no_sense_are_refused_and_change_nothing(redis, weight):
     gate = TokenBucket(redis, "g", limit=1)
     with pytest.raises(SettingError, match=r"0\.001 to 1000"):

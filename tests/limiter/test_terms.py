@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ground import SettingError
-from limiter import LimitTimeout, StartingGate, TokenBucket
+from limiter import Adaptive, LimitTimeout, StartingGate, TokenBucket
 
 NOWHERE = "redis://127.0.0.1:1/0"
 
@@ -36,8 +36,11 @@ NOWHERE = "redis://127.0.0.1:1/0"
         ("lease", {"limit": 1, "lease": 10, "heartbeat": 6}, "two heartbeats of 6 s"),
         ("lease", {"limit": 1, "lease": 0}, "not 0"),
         ("lease", {"limit": 1, "lease": math.nan}, "not nan"),
-        ("lease", {"limit": 1, "heartbeat": -1}, "-1"),
+        ("lease", {"limit": 1, "lease": "5"}, "not '5'"),
+        ("lease", {"limit": 1, "lease": 1e-9}, "0.001 or more seconds"),
+        ("heartbeat", {"limit": 1, "heartbeat": -1}, "not -1"),
         ("patience", {"limit": 1, "patience": 0}, "not 0"),
+        ("rates", {"rates": {"tokens": None}}, "not None"),
         ("orphan_hold", {"limit": 1, "orphan_hold": -1}, "not -1"),
         ("orphan_hold", {"limit": 1, "orphan_hold": math.nan}, "not nan"),
     ],
@@ -47,6 +50,26 @@ def test_terms_that_cannot_work_are_refused(setting, given, shown):
         TokenBucket(NOWHERE, "g", **given)
     assert refusal.value.setting == setting
     assert shown in str(refusal.value)
+
+
+@pytest.mark.parametrize("count", [10**10, 10**400, 1e300])
+@pytest.mark.parametrize(
+    ("setting", "given"),
+    [
+        ("limit", lambda count: {"limit": count}),
+        ("limit", lambda count: {"limit": Adaptive(max=count)}),
+        ("rate", lambda count: {"rate": count}),
+        ("rate", lambda count: {"rate": Adaptive(max=count)}),
+        ("burst", lambda count: {"rate": 1, "burst": count}),
+        ("rates", lambda count: {"rates": {"tokens": count}}),
+        ("lease", lambda count: {"limit": 1, "lease": count}),
+        ("patience", lambda count: {"limit": 1, "patience": count}),
+        ("orphan_hold", lambda count: {"limit": 1, "orphan_hold": count}),
+    ],
+)
+def test_terms_beyond_all_measure_are_refused(setting, given, count):
+    with pytest.raises(SettingError, match=f"^{setting}: .*1000000000, not"):
+        TokenBucket(NOWHERE, "g", **given(count))
 
 
 @pytest.mark.parametrize("name", ["", "with space", "{braced}", "x" * 129, "-dash", "new\nline"])
@@ -68,18 +91,26 @@ def test_a_starting_gate_is_refused_the_same_way(limit):
         ("timeout", {"timeout": -0.1}),
         ("timeout", {"timeout": math.nan}),
         ("timeout", {"timeout": True}),
+        ("timeout", {"timeout": math.inf}),
+        ("timeout", {"timeout": 10**400}),
+        ("orphan_hold", {"orphan_hold": 10**400}),
+        ("cost", {"cost": 10**5000}),
+        ("lane", {"lane": 10**5000}),
+        ("ticket", {"ticket": 10**5000}),
         ("lane", {"lane": 512}),
         ("lane", {"lane": -513}),
         ("lane", {"lane": 0.5}),
         ("lane", {"lane": math.nan}),
     ],
 )
-async def test_wishes_that_make_no_sense_are_refused(setting, given):
-    gate = TokenBucket(NOWHERE, "g", limit=1)
+async def test_wishes_that_make_no_sense_are_refused_and_make_no_gate(real_redis, setting, given):
+    gate = TokenBucket(real_redis, "g", limit=1)
     with pytest.raises(SettingError, match=setting):
         await gate.acquire(**given)
     with pytest.raises(SettingError, match=setting):
         gate.sync.acquire(**given)
+    assert gate._client._unit is None
+    assert real_redis.keys() == []
 
 
 async def test_a_change_that_cannot_work_is_refused(redis):
@@ -89,10 +120,12 @@ async def test_a_change_that_cannot_work_is_refused(redis):
     assert (await gate.status()).limit == 1
 
 
-@pytest.mark.parametrize("bounds", [{"max": math.inf}, {"min": math.nan, "max": 9}, {"max": "9"}])
+@pytest.mark.parametrize(
+    "bounds", [{"max": math.inf}, {"max": 10**5000}, {"min": math.nan, "max": 9}, {"max": "9"}]
+)
 async def test_bounds_that_no_limit_could_keep_are_refused(redis, bounds):
     gate = TokenBucket(redis, "g", limit=1)
-    with pytest.raises(SettingError, match=r"(min|max): must be a number above 0, not"):
+    with pytest.raises(SettingError, match=r"(min|max): must be above 0 permits"):
         await gate.configure(adapt=True, **bounds)
 
 

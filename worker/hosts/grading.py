@@ -19,6 +19,7 @@ from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from ground import PenstockError, SettingError
+from ground.numbers import check_number
 from ground.process import from_thread
 from jail.errors import RequestRefused
 from jail.judge.asking import INLINE, JudgeOptions, request_here
@@ -102,8 +103,7 @@ class Grader:
     when_paused: WhenPaused = "wait"
 
     def __post_init__(self) -> None:
-        if not self.timeout > 0:  # nor is NaN
-            raise SettingError("timeout", f"must be above 0, not {self.timeout!r}")
+        check_number("timeout", self.timeout, above=True)
         check_when_paused(self.when_paused)
         try:
             request_here("", _BLANK, self._options(self.language or "python"))

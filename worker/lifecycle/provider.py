@@ -6,13 +6,13 @@ Its id is enough to end it, so that anybody can.
 """
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 from ground import SettingError
+from ground.numbers import check_number
 from ground.process import aside
 from ground.settings import load_named
 
@@ -34,8 +34,8 @@ class SandboxSpec:
     ttl: float | None = None
 
     def __post_init__(self) -> None:
-        if self.ttl is not None and not math.isfinite(self.ttl):
-            raise ValueError(f"ttl is {self.ttl}; it is seconds, or None")
+        if self.ttl is not None:
+            check_number("ttl", self.ttl)
 
 
 @dataclass(frozen=True)

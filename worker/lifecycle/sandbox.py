@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ground import tracing
+from ground.numbers import check_number
 from ground.process import from_thread, on_process_loop
 from worker.lifecycle.box import Box
 from worker.lifecycle.errors import CommandFailed, SandboxLost
@@ -90,6 +91,7 @@ class OpenSandbox:
             return ExecResult(
                 126, stderr=b"a command has no zero bytes\n", refused="not_executable"
             )
+        check_number("timeout", timeout)
         given = stdin.encode() if isinstance(stdin, str) else stdin
         command = Command(list(argv), timeout, cwd, dict(env or {}), given)
 

@@ -6,14 +6,13 @@ token, and runs once.
 """
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, Unpack
 
 from ground import SettingError
 from ground.keys import check_name
-from ground.numbers import is_number
+from ground.numbers import check_number, check_whole
 from ground.redis.answers import LoopAnswer
 from ground.redis.connect import AnyRedis, target_of
 from jail.judge.asking import CaseSource, JudgeOptions
@@ -90,10 +89,13 @@ class CodeQueue:
         check_when_paused(when_paused)
         if abandon not in ("cancel", "keep"):
             raise SettingError("abandon", f"is 'cancel' or 'keep', not {abandon!r}")
-        _check_least(0, retries=retries, spare=spare, patience=patience)
+        check_whole("retries", retries, 0)
+        check_number("spare", spare)
+        check_number("patience", patience)
         result_ttl = result_ttl_here(result_ttl)
-        _check_least(MIN_TTL, result_ttl=result_ttl, failure_ttl=failure_ttl)
-        _check_least(0.1, no_workers_after=no_workers_after)
+        check_whole("result_ttl", result_ttl, MIN_TTL)
+        check_whole("failure_ttl", failure_ttl, MIN_TTL)
+        check_number("no_workers_after", no_workers_after, 0.1)
         hash = JobHash(
             name, result_ttl=result_ttl, failure_ttl=failure_ttl, retries=retries,
             abandon=abandon == "cancel", spare=spare, patience=patience,
@@ -223,9 +225,3 @@ class CodeQueue:
             self._submitter.abandon([order])
             raise
         return answer.taken()
-
-
-def _check_least(least: float, **settings: float) -> None:
-    for setting, value in settings.items():
-        if not (is_number(value) and least <= value < math.inf):
-            raise SettingError(setting, f"must be {least} or more, not {value!r}")

@@ -7,8 +7,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from ground import SettingError
-from ground.numbers import is_number
+from ground.numbers import check_number
 from ground.quick_json import read_json
 from ground.redis.answers import Answer, LoopAnswer, ThreadAnswer, own
 from jail.errors import SandboxBroken
@@ -77,8 +76,8 @@ class SyncHandle(AnyHandle):
 
     def result(self, timeout: float | None = None) -> CodeResult:
         """The result, as `Handle.result` gives it; `TimeoutError` leaves the job as it is."""
-        if not (timeout is None or is_number(timeout)):
-            raise SettingError("timeout", f"must be a number of seconds, not {timeout!r}")
+        if timeout is not None:
+            check_number("timeout", timeout)
         if not self.done:
             answer = ThreadAnswer()
             self._watch(answer)

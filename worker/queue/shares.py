@@ -7,6 +7,7 @@ from typing import Any, Literal
 from ground import SettingError, connect
 from ground.keys import tagged
 from ground.lua import load_script
+from ground.numbers import check_whole
 from ground.redis.url import RedisTarget
 from ground.shares import MOST_WEIGHTS, ShareStatus, read_rows, too_many_weights, weight_text
 
@@ -59,7 +60,8 @@ class QueueShares:
             raise too_many_weights()
 
     def read(self, most: int) -> Shares:
-        return _shown(self._call(_SHOW, [max(1, most)]))
+        check_whole("most", most)
+        return _shown(self._call(_SHOW, [most]))
 
     def _call(self, script: Any, words: list[Any]) -> Any:
         client = connect(self._target)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ground import PenstockError, SettingError
+from ground.numbers import shown
 from ground.process import from_thread
 from jail.errors import RequestRefused, SandboxBroken
 from jail.judge.asking import JudgeOptions
@@ -130,6 +131,7 @@ def check_correctness(
         return [-1] * len(inputs), [
             {"error": error, "case_index": index} for index in range(len(inputs))
         ]
+    _check_writable(inputs, outputs)
     function = function if language == "python" else None
     place = _judge_of(sandbox_fusion_url)
     workers_hold = place is not None and place.takes_permits
@@ -160,6 +162,17 @@ def _taken(
     if checks is None or not all(isinstance(check, str) for check in checks):
         return None
     return (inputs, outputs, checks, function) if isinstance(function, str | None) else None
+
+
+def _check_writable(inputs: list[Any], outputs: list[Any]) -> None:
+    """Refuse a value that has no text for a program to read, or to print."""
+    for index, pair in enumerate(zip(inputs, outputs, strict=True)):
+        for name, value in zip(("inputs", "outputs"), pair, strict=True):
+            try:
+                str(value)
+            except (ValueError, RecursionError):
+                said = f"case {index} has in {name} {shown(value)}: give what str() can write"
+                raise RequestRefused(said) from None
 
 
 def _list(value: Any) -> list[Any] | None:
@@ -357,6 +370,6 @@ def _read(test_cases: dict[str, Any] | str) -> dict[str, Any] | None:
         return test_cases
     try:
         read = json.loads(test_cases)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
     return read if isinstance(read, dict) else {}

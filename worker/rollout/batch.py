@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ground.extras import needed_by
+from ground.numbers import check_whole
 from worker.rollout.dump import RolloutDump
 from worker.rollout.request import RolloutRequest
 from worker.rollout.rollout import Rollout
@@ -50,8 +51,7 @@ async def run_batch(
     off call wrote there are not run again. Progress is shown where stderr is a terminal,
     or on the `console` given.
     """
-    if concurrency < 1:
-        raise ValueError(f"concurrency must be 1 or more, not {concurrency}")
+    check_whole("concurrency", concurrency)
     wanted = list(requests)
     if len({request.request_id for request in wanted}) < len(wanted):
         raise ValueError("two requests of a batch have the same request_id")

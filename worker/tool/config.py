@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ground import SettingError
 from ground.keys import check_name
+from ground.numbers import MOST, shown
 from ground.redis.connect import AnyRedis, target_of
 from ground.redis.url import RedisTarget, parse_redis_url
 from ground.server.server import running_server
@@ -27,9 +28,9 @@ class ToolConfig(BaseModel):
 
     # verl's
     type: str = "native"
-    num_workers: int = Field(10, ge=1, description="Programs of one event loop at once.")
+    num_workers: int = Field(10, ge=1, le=MOST, description="Programs of one event loop at once.")
     rate_limit: int = Field(
-        10, ge=1, description="The gate's limit, if no gate of that name exists yet."
+        10, ge=1, le=MOST, description="The gate's limit, if no gate of that name exists yet."
     )
     default_timeout: Seconds = Field(30.0, description="Seconds a program may take.")
     default_language: str = "python"
@@ -47,12 +48,14 @@ class ToolConfig(BaseModel):
     share: str | None = Field(
         None, description="The share of the queue that calls belong to. Unset: PENSTOCK_SHARE."
     )
-    cost: int = Field(1, ge=1, le=10**9, description="What a program takes of the gate's limit.")
+    cost: int = Field(1, ge=1, le=MOST, description="What a program takes of the gate's limit.")
     max_timeout: Seconds = Field(
         60.0, description="The most that a model may ask for; at least `default_timeout`."
     )
-    max_wait: float = Field(3600.0, gt=0, description="Seconds until a call is given up.")
-    max_output: int = Field(8192, ge=64, description="Characters of output that a model is shown.")
+    max_wait: float = Field(3600.0, gt=0, le=MOST, description="Seconds until a call is given up.")
+    max_output: int = Field(
+        8192, ge=64, le=MOST, description="Characters of output that a model is shown."
+    )
     stateful: bool = Field(False, description="One interpreter for all calls of a trajectory.")
 
     @classmethod
@@ -63,7 +66,7 @@ class ToolConfig(BaseModel):
             first = refusal.errors(include_url=False)[0]
             key = str(first["loc"][0]) if first["loc"] else "config"
             problem = first["msg"].removeprefix("Value error, ")
-            raise SettingError(key, f"{problem} (got {first['input']!r:.80})") from None
+            raise SettingError(key, f"{problem} (got {shown(first['input'])})") from None
         if read.redis_url is not None:
             parse_redis_url(read.redis_url, "redis_url")  # refused now, and shown to nobody
         if read.model_extra:

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import Any, TypeVar
 
-from ground import SettingError
+from ground.numbers import check_whole
 from ground.process import in_forked_child
 from ground.redis.connect import AnyRedis
 from limiter import SyncPermit, TokenBucket
@@ -139,8 +139,7 @@ class ExecutionPool:
     needed."""
 
     def __init__(self, worker: ExecutionWorker, num_workers: int, mode: PoolMode) -> None:
-        if num_workers < 1:
-            raise SettingError("num_workers", f"must be 1 or more, not {num_workers!r}")
+        check_whole("num_workers", num_workers)
         self._worker = worker
         self._num_workers = num_workers
         self._in_processes = PoolMode(mode) is PoolMode.ProcessMode

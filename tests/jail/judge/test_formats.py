@@ -208,6 +208,23 @@ def test_a_column_that_only_another_case_has_is_absent() -> None:
     assert read_cases(joined).cases == [JudgeCase(check="assert f()")]
 
 
+def test_cases_that_are_nested_without_end_are_refused() -> None:
+    text: list[object] = []
+    whole: dict[str, object] = {}
+    for _ in range(100_000):
+        text, whole = [text], {"input_output": whole}
+    for given in ([{"input": text, "output": "1"}], whole, {"inputs": "[" * 100_000}):
+        with pytest.raises(RequestRefused):
+            read_cases(given)
+    with pytest.raises(RequestRefused, match="nested too deeply"):
+        read_cases(whole)
+
+
+def test_a_number_that_python_cannot_write_is_refused() -> None:
+    with pytest.raises(RequestRefused, match="case 0 has as its input a value of type int"):
+        read_cases([{"input": 10**5000, "output": "1"}])
+
+
 @pytest.mark.parametrize(("given", "why"), WRONG, ids=[why for _, why in WRONG])
 def test_wrong_cases_are_refused_with_what_is_wrong(given, why) -> None:
     with pytest.raises(RequestRefused, match=why):

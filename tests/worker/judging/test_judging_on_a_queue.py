@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from ground import SettingError
 from jail.judge import JudgeCase, JudgeResult, read_cases
 from jail.judge.models import JudgeRequest
 from penstock.in_process import run_queued
@@ -72,6 +73,9 @@ async def test_a_dataset_says_how_its_cases_are_judged(redis) -> None:
         ({"inputs": ["1"], "outputs": []}, {}, "1 inputs, 0 outputs"),
         ([RIGHT], {"language": "cobol"}, "cobol"),
         ([RIGHT], {"run_timeout": -1}, "run_timeout"),
+        ([RIGHT], {"stop": 10**5000}, "stop"),
+        ([RIGHT], {"stop_timeouts": 10**30}, "stop_timeouts"),
+        ([RIGHT], {"overrides": {10**5000: {}}}, "overrides"),
         ([RIGHT], {"nonsense": 1}, "nonsense"),
     ],
 )
@@ -80,6 +84,14 @@ async def test_what_cannot_be_judged_is_refused_before_it_is_queued(
 ) -> None:
     with pytest.raises(RequestRefused, match=why):
         await CodeQueue(redis).judge("", cases, **options)
+    assert redis.keys("*") == []
+
+
+async def test_a_time_beyond_all_measure_is_refused_before_a_suite_is_sent(redis) -> None:
+    queue = CodeQueue(redis)
+    for face in (queue.judge, queue.sync.judge):
+        with pytest.raises(SettingError, match=r"^timeout: "):
+            await face("", large(), timeout=10**400)
     assert redis.keys("*") == []
 
 

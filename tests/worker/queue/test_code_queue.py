@@ -405,7 +405,7 @@ async def test_a_bad_program_is_refused_before_anything_is_queued(redis, queue):
     with pytest.raises(RequestRefused, match="code has a lone surrogate"):
         await queue.run_many(["print(1)", "\ud800"])
     for setting, value in (
-        *(("timeout", wrong) for wrong in (0, "3", True, math.nan)),
+        *(("timeout", wrong) for wrong in (0, "3", True, math.nan, math.inf, 10**400)),
         *(("token", wrong) for wrong in ("a b", "x:y", "", 7, b"x")),
     ):
         with pytest.raises(ground.SettingError, match=f"^{setting}: "):
@@ -469,11 +469,24 @@ def test_without_a_redis_it_says_what_it_takes():
         ("spare", -1.0),
         ("patience", "9"),
         ("retries", True),
+        ("retries", 2.5),
+        *((setting, 10**17) for setting in ("result_ttl", "failure_ttl", "retries", "spare")),
+        *((setting, 10**400) for setting in ("patience", "no_workers_after")),
     ],
 )
 def test_a_queue_that_cannot_work_is_refused(redis, setting, value):
     with pytest.raises(ground.SettingError, match=setting):
         CodeQueue(redis, **{setting: value})
+
+
+async def test_a_wait_beyond_all_measure_is_refused(queue):
+    handle = await asyncio.to_thread(queue.sync.submit, "print(1)", timeout=60)
+    for wrong in (1e300, math.nan, True):
+        with pytest.raises(ground.SettingError, match=r"^timeout: must be 0 or more seconds"):
+            handle.result(wrong)
+    for most in (0, 10**30):
+        with pytest.raises(ground.SettingError, match=r"^most: must be a whole number from 1"):
+            await queue.shares(most)
 
 
 async def test_one_queue_serves_several_loops_and_threads(redis, queue, fusion):

@@ -17,7 +17,7 @@ from tests.harness import leash
 from tests.harness.servers import url_of
 from tests.worker.concurrent.crew import at_work
 from tests.worker.scripted_answers import Answer, outcome
-from worker import CodeQueue
+from worker import CodeQueue, RequestRefused
 from worker.reward import (
     GateSemaphore,
     RewardUnknown,
@@ -415,6 +415,7 @@ def test_the_program_in_a_completion(fusion, completion: str, code: str) -> None
     [
         (ECHO, {}, "Invalid completion (missing code block)"),
         (FENCED, "{", "Invalid test_cases JSON format"),
+        (FENCED, "[" * 100_000, "Invalid test_cases JSON format"),
         (FENCED, "[]", "Invalid test_cases structure (missing inputs/outputs)"),
         (FENCED, {"inputs": []}, "Invalid test_cases structure (missing inputs/outputs)"),
         (FENCED, {"inputs": None, "outputs": None},
@@ -430,6 +431,22 @@ def test_no_program_or_no_cases_is_a_score_of_nought(completion, given, error) -
         0.0,
         [{"error": error}],
     )
+
+
+def nested() -> list[Any]:
+    """A list that Python itself can write no text of."""
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    return deep
+
+
+@pytest.mark.parametrize("value", [nested(), 10**5000], ids=["nested", "long"])
+@pytest.mark.parametrize("name", ["inputs", "outputs"])
+def test_a_value_without_a_text_is_refused_and_named(name, value) -> None:
+    given = cases(("1", "1"), ("2", "2")) | {name: ["1", value]}
+    with pytest.raises(RequestRefused, match=f"case 1 has in {name} a value of type"):
+        compute_score("http://127.0.0.1:1", None, 256, FENCED, given)
 
 
 class Array:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from ground import SettingError
 from tests.harness.scripted_model import called, refused, said, scripted_model
 from tests.worker.concurrent.crew import at_work
 from tests.worker.rollout.players import (
@@ -432,5 +433,5 @@ async def test_an_option_that_means_nothing_is_refused(wrong: dict[str, Any], wo
 async def test_a_batch_of_none_at_once_is_refused() -> None:
     with script(said("x")) as model:
         async with playing(model) as rollout:
-            with pytest.raises(ValueError, match="must be 1 or more, not 0"):
+            with pytest.raises(SettingError, match="concurrency: must be a whole number from 1"):
                 await run_batch(rollout, [rollout.request(user("x"))], concurrency=0)

@@ -248,5 +248,5 @@ def test_a_gate_that_cannot_be_asked_raises(monkeypatch) -> None:
 
 
 def test_a_pool_needs_a_worker() -> None:
-    with pytest.raises(SettingError, match="num_workers: must be 1 or more"):
+    with pytest.raises(SettingError, match="num_workers: must be a whole number from 1"):
         init_execution_pool(0)
