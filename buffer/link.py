@@ -89,9 +89,9 @@ class Link:
                 pause = backoff(failures, 0.02, 1.0)
                 if time.monotonic() + pause > deadline:
                     why = str(outage) or type(outage).__name__  # a timeout has no words
+                    waited = f" for {self._patience:g} s" if self._patience else ""
                     raise RedisUnavailable(
-                        f"PENSTOCK_REDIS_URL: {self.target} did not answer for "
-                        f"{self._patience:g} s: {why}"
+                        f"PENSTOCK_REDIS_URL: {self.target} did not answer{waited}: {why}"
                     ) from None
             await asyncio.sleep(pause)
 

@@ -394,6 +394,17 @@ async def test_a_bias_against_slow_problems_is_told(
     await buffer.aclose()
 
 
+async def test_a_run_with_more_tasks_than_a_client_has_connections_is_looked_at(
+    real_redis: ground.Client,
+) -> None:
+    for n in range(101):
+        real_redis.zadd("penstock:buffer:{default}:tasks", {f"old-{n}": n})  # they have expired
+    buffer = RolloutBuffer(target_of(real_redis), "math", TaskConfig(group_size=1))
+    await buffer.write(_item("a", 1.0))
+    await buffer.aclose()
+    assert [task.name for task in (await look(real_redis)).tasks] == ["math"]
+
+
 async def test_a_rollout_that_failed_is_told(redis: ground.Client) -> None:
     buffer = RolloutBuffer(target_of(redis), "math", TaskConfig(group_size=2))
     await buffer.write(_item("a", 1))
