@@ -224,13 +224,16 @@ class Shortcut:
                 self._go_on(batch.unit, now)
 
     def _go_on(self, unit: Unit, now: float) -> None:
-        """Continue at the next flush, with what was posted meanwhile, or is due by what was
-        read."""
-        if unit.carrier is Carrier.NOBODY:
+        """Continue at the next flush, if callers are woken, who may ask again, or something was
+        posted meanwhile, or is due by what was read."""
+        if unit.carrier is not Carrier.NOBODY:
+            return
+        due = unit.due()
+        if self._engine.settled or unit.posted or due <= now:
             self._touched_at = now
             self._touched[unit] = None
-            if unit.due() < self._engine.asleep_until and not unit.pressing:
-                self._engine.wake()  # this loop may be blocked when it is due
+        if due < self._engine.asleep_until and not unit.pressing:
+            self._engine.wake()  # this loop may be blocked when it is due
 
     # For the engine, under the lock
 

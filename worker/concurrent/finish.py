@@ -8,6 +8,7 @@ bare failure. So no execution is left open.
 """
 
 import asyncio
+import contextvars
 import logging
 import time
 import zlib
@@ -82,6 +83,7 @@ class Finisher:
         self._gathered: dict[str, list[End]] = defaultdict(list)
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing: asyncio.Task[None] | None = None
+        self._context = contextvars.copy_context()  # and not that of the job that ended
 
     def finish(self, outcome: Outcome) -> None:
         """Record it soon, together with others."""
@@ -119,7 +121,9 @@ class Finisher:
             await asyncio.wait(self._tasks)
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(
+            work, context=self._context.copy()
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

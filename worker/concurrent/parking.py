@@ -7,6 +7,7 @@ that could not be claimed stays in the hand; it is claimed next, or returned to 
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection
@@ -97,12 +98,16 @@ class Parking:
             self.unanswered = True
             if not self._leaving:
                 await asyncio.sleep(0.2)
+        finally:
+            self._left(self._task)
 
-    def _left(self, _: asyncio.Task[None]) -> None:
-        """Take in the end of the task, even if it was cancelled before its first step."""
-        self._task = None
-        self.wanted = 0
-        self._woken()
+    def _left(self, task: "asyncio.Task[None] | None") -> None:
+        """Take in the end of the task: it says so itself, unless it was cancelled before its first
+        step."""
+        if self._task is task:
+            self._task = None
+            self.wanted = 0
+            self._woken()
 
     async def _block_and_claim(self) -> None:
         here = self._commands
@@ -110,9 +115,14 @@ class Parking:
         if self.wanted:
             asked.append(here.claim(self.wanted))
         sent = time.monotonic()
-        moved, *claims = await asyncio.gather(
-            *self._connection.asked(*asked), return_exceptions=True
-        )
+        answers = self._connection.asked(*asked)
+        try:
+            with contextlib.suppress(Exception):  # it is read below, as the others are
+                await answers[-1]  # replies come in the order of requests
+        finally:
+            for answer in answers:
+                answer.cancel()
+        moved, *claims = [answer.exception() or answer.result() for answer in answers]
         for claim in claims:
             if not isinstance(claim, BaseException):
                 self._brought = read_claim(claim, sent)

@@ -44,7 +44,7 @@ class ClaimedJob:
     still_running: float = 0.0  # after its end: seconds that the sandbox may still be busy
     busy_until: float = 0.0  # by our clock: so long with an attempt that was given up before
     report: Report = Report.SUCCESS  # what its end says of the service to a gate that adapts
-    task: "asyncio.Task[Outcome] | None" = None
+    task: "asyncio.Task[None] | None" = None
     interrupt: Callable[[], object] | None = None  # ends a function that runs in a thread
     once: bool = False  # it must not run again, even if it has no outcome
     ending: bool = False  # its outcome is on its way to Redis

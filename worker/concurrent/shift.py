@@ -319,7 +319,7 @@ class Shift:
             if tracing.on():
                 traced.begin(claimed, self._worker.name)
             claimed.task = self._loop.create_task(self._run(claimed))
-            claimed.task.add_done_callback(partial(self._end, claimed))
+            claimed.task.add_done_callback(partial(self._end_unbegun, claimed))
             self.jobs.add(claimed)
         if claim.jobs:
             self._order.gave(queue)
@@ -341,21 +341,26 @@ class Shift:
 
     # Running
 
-    async def _run(self, claimed: ClaimedJob) -> Outcome:
-        with claimed.span.current():
-            return await self._performer.perform(claimed)
-
-    def _end(self, claimed: ClaimedJob, task: asyncio.Task[Outcome]) -> None:
-        """Record a task's end, even if it was cancelled before its first step. So every job ends.
-        What the task raised is its outcome."""
-        claimed.task = None  # else each refers to the other
+    async def _run(self, claimed: ClaimedJob) -> None:
         try:
-            outcome = task.result()
-        except BaseException as error:  # noqa: BLE001 - as said
-            if isinstance(error, asyncio.CancelledError) and self._is_being_ended():
-                claimed.why = claimed.why or "cold"
-            failed = Outcome.failed(claimed, error)
-            outcome = Outcome.interrupted(claimed) if claimed.why else failed
+            with claimed.span.current():
+                outcome = await self._performer.perform(claimed)
+        except BaseException as error:  # noqa: BLE001 - it is the job's outcome
+            outcome = self._broken_off(claimed, error)
+        self._end(claimed, outcome)
+
+    def _end_unbegun(self, claimed: ClaimedJob, task: asyncio.Task[None]) -> None:
+        """End a job whose task was cancelled before its first step. So every job ends."""
+        if claimed.task is task:
+            self._end(claimed, self._broken_off(claimed, asyncio.CancelledError()))
+
+    def _broken_off(self, claimed: ClaimedJob, error: BaseException) -> Outcome:
+        if isinstance(error, asyncio.CancelledError) and self._is_being_ended():
+            claimed.why = claimed.why or "cold"
+        return Outcome.interrupted(claimed) if claimed.why else Outcome.failed(claimed, error)
+
+    def _end(self, claimed: ClaimedJob, outcome: Outcome) -> None:
+        claimed.task = None  # else each refers to the other
         if claimed.why in ("cold", "lost"):
             self.jobs.ended(claimed)  # others run it
             return
