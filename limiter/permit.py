@@ -47,7 +47,7 @@ def with_cost(term_us: int, charge: Mapping[str, int] | None) -> int | str:
 
 
 def receipt_of(fence: int, report: Report) -> int | str:
-    """What gives a permit back that is known by its fence alone."""
+    """The words by which a script gives back a permit that is known by its fence alone."""
     check_whole("fence", fence, 0, 2**53)
     return f"{fence} {report}" if report else fence
 

@@ -224,8 +224,8 @@ class Shortcut:
                 self._go_on(batch.unit, now)
 
     def _go_on(self, unit: Unit, now: float) -> None:
-        """Continue at the next flush, if callers are woken, who may ask again, or something was
-        posted meanwhile, or is due by what was read."""
+        """Continue at the next flush, if there is something to do: callers are woken, who may ask
+        again. Or something was posted meanwhile, or is due by what was read."""
         if unit.carrier is not Carrier.NOBODY:
             return
         due = unit.due()

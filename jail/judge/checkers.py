@@ -120,7 +120,7 @@ class Checking:
 
     @contextlib.contextmanager
     def _or_lost(self) -> Iterator[None]:
-        """Without descriptors to join the two by, neither can run: as if their jails were lost."""
+        """Their jails count as lost if no descriptors are left to join the two by."""
         try:
             yield
         except OSError as problem:
