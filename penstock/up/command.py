@@ -154,9 +154,9 @@ class _Up:
                 for service in self._services:
                     service.kill()
                 return
-            self._screen.say("ending")
             self._ended_by = number
             self._stop_asked.set()
+            self._screen.say("ending")
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup starts us

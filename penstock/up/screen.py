@@ -1,5 +1,6 @@
 """The screen of `penstock up`: its services and the fleet, live; or a line for each event."""
 
+import contextlib
 import time
 from collections import deque
 
@@ -45,13 +46,13 @@ class Screen:
             self._live.stop()
             self._live = None
             for event in list(self._events)[-8:]:
-                click.echo(event, err=True)
+                _print(event)
 
     def say(self, event: str) -> None:
         stamped = visible(f"{time.strftime('%H:%M:%S')} {event}")
         self._events.append(stamped)
         if self._live is None:
-            click.echo(stamped, err=True)
+            _print(stamped)
 
     def say_all_is_up(self) -> None:
         self.say("all is up" if self._live else f"all is up; open {self.address}")
@@ -74,6 +75,12 @@ class Screen:
             overview = lines_of(overview_of(self._fleet, self._history), width, left)
             body += [Text.from_ansi(line, no_wrap=True) for line in overview[:left]]
         self._live.update(Group(*body), refresh=True)  # type: ignore[arg-type]
+
+
+def _print(event: str) -> None:
+    """A reader that went away (`| tee` at Ctrl-C) or a full disk must not end what runs."""
+    with contextlib.suppress(OSError):
+        click.echo(event, err=True)
 
 
 def _services(redis: Redis, services: list[Service]) -> Text:

@@ -232,6 +232,23 @@ def _metrics(up: Up, name: str) -> str:
     return patient.get(f"{up.services()[name]['url']}/metrics", headers=known).text
 
 
+def test_ctrl_c_ends_it_in_order_if_whoever_read_its_words_went_away(tmp_path: Path) -> None:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    env = clean | {"PENSTOCK_DATA_DIR": str(tmp_path / "state"), "PENSTOCK_BUFFER_PORT": "0",
+                   "PENSTOCK_MONITOR_PORT": "0", "PENSTOCK_SANDBOX": "local"}  # fmt: skip
+    up = leash.start([PENSTOCK, "up", "--workers", "0"], env=env, stdin=subprocess.DEVNULL,
+                     stderr=subprocess.PIPE, text=True)  # fmt: skip
+    try:
+        assert any("all is up" in line for line in up.stderr)
+        up.stderr.close()  # as `| tee` does, which Ctrl-C ends too
+        up.send_signal(signal.SIGINT)
+        assert up.wait(100) == 0
+    finally:
+        up.kill()
+    assert not (tmp_path / "state" / "up.json").exists()
+    until(lambda: processes_of(tmp_path) == [], "nothing left", within=100)
+
+
 def test_a_url_in_a_file_is_that_of_all_services(
     tmp_path: Path, private_redis: Callable[[], PrivateRedis]
 ) -> None:
