@@ -37,12 +37,12 @@ local function breakers()
       b.closed = b.closed or (good > 0 and out == 0)
     end
 
-    -- An end that is not our fault.
-    function b.succeed(began)
+    -- An end that is not our fault, of one that is still out, or was counted back before.
+    function b.succeed(began, is_out)
       if not is_news(began) then return end
-      good = good + 1
-      b.back(began)
-      b.closed = b.closed or good >= FEW
+      if is_out then out = math.max(0, out - 1) end
+      good, b.changed = good + 1, true
+      b.closed = b.closed or good >= FEW or out == 0
     end
 
     -- An end that is.

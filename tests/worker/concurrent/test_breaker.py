@@ -9,6 +9,7 @@ import pytest
 import ground
 from ground.breaker import FEW, MOVES, PAUSE, ROUND, Breaker, Event, State, read_state
 from ground.lua import load_script
+from limiter import Report
 from limiter.commands import GateCommands
 from limiter.terms import Terms
 from tests.harness.lua_faults import SEED, Faulty
@@ -72,6 +73,7 @@ class Queue:
         assert list(found) == self.waiting[: int(may)]
         self.model.let_through(len(found), self.now)
         self.running |= {id: (execution, self.now) for id, execution in found.items()}
+        self.fences = {id.decode(): int(more[0]) for id, _, _, *more in claim.jobs if more}
         del self.waiting[: len(found)]
 
     def end(self, id: str, word: str) -> None:
@@ -213,6 +215,20 @@ def test_one_success_closes_it_though_the_others_were_broken_off(
     for id in others:
         queue.end(id, how)
     assert queue.state() == ("closed",)
+
+
+@pytest.mark.parametrize("how", ["finished", *BROKEN_OFF])
+def test_a_job_whose_permit_went_back_early_is_counted_back_once(faulty: Faulty, how: str) -> None:
+    queue = opened(faulty, gated=True)
+    faulty.now += 5_000_000
+    queue.claim(100)
+    first = next(iter(queue.running))
+    fence = queue.fences[first]
+    early = queue.commands.free_permit(f"{first}:{queue.running[first][0]}", fence, Report.NOTHING)
+    assert faulty.run(early) is not None
+    assert queue.state()[-2:] == (str(FEW - 1), "0")
+    queue.end(first, how)
+    assert queue.state()[-2:] == (str(FEW - 1), str(int(how == "finished")))
 
 
 @pytest.mark.parametrize("how", ["finished", *BROKEN_OFF])

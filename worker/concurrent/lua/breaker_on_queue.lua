@@ -5,6 +5,7 @@ local paused = call('HGET', WORK, 'paused')
 local broken = paused and breakers().read(paused)
 
 local function standing() return broken end
+local function is_out() return true end
 local function is_paused_by_hand() return paused and not broken end
 
 -- It is written before the text: those who see that text read why as well.

@@ -35,7 +35,7 @@ local function drop()
   add(totals, STATUS == '' and 'retried' or STATUS, 1)
   if STATUS == 'finished' then count_job(PROGRAM, STARTED_S, WAITED_S) end
   -- RQ's transaction writes the end, so it is not put off. What was stopped, or is to run again, says nothing.
-  hear(STATUS == 'finished' and PROGRAM or '', STARTED_S) -- if with_breaker
+  hear(STATUS == 'finished' and PROGRAM or '', STARTED_S, member) -- if with_breaker
   write_counts()
   free_permit(member, HOLD_US)
   forget(ID, EXECUTION)

@@ -69,7 +69,7 @@ end
 local function refuse(id, execution, leased, started, hold_us)
   note_drop(id, 'refused')
   if leased then
-    hear('', started) -- if with_breaker
+    hear('', started, id .. ':' .. execution) -- if with_breaker
     free_permit(id .. ':' .. execution, hold_us) -- if gated
     forget(id, execution)
   end
@@ -89,8 +89,8 @@ local function finish(id, execution, how, ttl, payload, started, waited, notice,
     if not leased then return 1 end
   end
   if dependents and how ~= 'bare' and call('EXISTS', key .. ':dependents') == 1 then return 2 end
-  if job[1] and not again and hear(program, started) then return put_off(id, execution, hold_us) end -- if with_breaker
-  if not job[1] and call('ZSCORE', RUNNING, member) then hear('', started) end -- if with_breaker
+  if job[1] and not again and hear(program, started, member) then return put_off(id, execution, hold_us) end -- if with_breaker
+  if not job[1] and call('ZSCORE', RUNNING, member) then hear('', started, member) end -- if with_breaker
   local n = #members
   members[n + 1], gone[2 * n + 1], gone[2 * n + 2] = member, 'rq:execution:' .. member, 'rq:executions:' .. id
   if job[1] then -- else it was deleted while it ran

@@ -26,20 +26,20 @@ local function oldest_masked(number)
   return tonumber(call('LINDEX', UNKNOWN, NEED - 1) or '')
 end
 
--- One end. `program` is its word, empty of a function and of what was stopped; `started` is in seconds, as text. Returns
+-- One end, of the execution `member`. `program` is its word, empty of a function and of what was stopped; `started` is in seconds, as text. Returns
 -- whether it is put off: while the breaker is open, a program without an outcome is to run again, unless it
 -- belongs to a session.
-local function hear(program, started)
+local function hear(program, started, member)
   local broken = standing()
   local began = broken and math.floor(started * 1000000 + 0.5)
   if program == '' then
-    if broken then broken.back(began) end
+    if broken and is_out(member) then broken.back(began) end
     return false
   end
   programs = programs + 1
   local word, _, reason, once = word_of(program)
   if word ~= 'masked' then
-    if broken then broken.succeed(began) end
+    if broken then broken.succeed(began, is_out(member)) end
     return false
   end
   if broken then
