@@ -267,10 +267,16 @@ class Shift:
         end each would count as one that its worker died of."""
         await self._parking.leave()
         await self._start_what_was_brought()
-        leased = await self._connection.ask(("SMEMBERS", f"{self._worker.key}:executions"))
-        unknown = [member for member in map(as_text, leased) if member not in self.jobs]
-        rows = [(*member.rsplit(":", 1), 0) for member in unknown]
-        await self._connection.ask(self.commands[queue].give_back(rows, leaving=False))
+        await self._give_back_what_is_not_begun(queue)
+
+    async def _give_back_what_is_not_begun(self, queue: str, *, leaving: bool = False) -> None:
+        """Of a queue whose claim was answered, Redis has leased no more to us than is begun."""
+        rows: list[Any] = []
+        if queue in self._unanswered:
+            leased = await self._connection.ask(("SMEMBERS", f"{self._worker.key}:executions"))
+            unknown = [member for member in map(as_text, leased) if member not in self.jobs]
+            rows = [(*member.rsplit(":", 1), 0) for member in unknown]
+        await self._connection.ask(self.commands[queue].give_back(rows, leaving=leaving))
         self._unanswered.discard(queue)
 
     async def _claim_in_order(
@@ -330,7 +336,9 @@ class Shift:
         """Give back what is not begun, and say what there was."""
         commands, jobs, left = self.commands[queue], len(claim.jobs), bool(claim.left)
         if not begun:
+            self._unanswered.add(queue)  # until these are back
             await self._connection.ask(commands.give_back(claim.rows, leaving=False))
+            self._unanswered.discard(queue)
             jobs, left = 0, True
             self._woken.set()
         if claim.suspended or claim.paused or claim.shut:
@@ -428,17 +436,18 @@ class Shift:
                 last.push_async_callback(close)
             # Without its heartbeat this worker would seem dead; now it looks like one of RQ's.
             await self._connection.ask(("HDEL", self._worker.key, "penstock_gate"))
-            for commands in self.commands.values():
-                await self._connection.ask(commands.give_back([], leaving=True))
+            for queue in self.commands:
+                await self._give_back_what_is_not_begun(queue, leaving=True)
 
     async def _give_back_the_unstarted(self) -> None:
-        brought = self._parking.brought()
-        for queue, commands in self.commands.items():
-            rows = brought[queue].rows if queue in brought else []
+        brought = self._parking.brought().items()
+        unstarted = [queue for queue, claim in brought if claim.jobs]
+        self._unanswered.update(self._parking.take_unanswered(), unstarted)
+        for queue in self.commands:
             try:
-                await self._connection.ask(commands.give_back(rows, leaving=False))
+                await self._give_back_what_is_not_begun(queue)
             except (RedisError, OSError) as failure:
-                log.warning("what was not started goes back at the lease's end: %s", failure)
+                log.warning("what was not started goes back later: %s", failure)
 
     async def _interrupt_all(self) -> None:
         jobs = [each for each in self.jobs.values() if not each.ending]  # `drain` waits for those

@@ -448,6 +448,34 @@ def test_rqs_own_cleaning_leaves_the_jobs_of_a_dead_worker_to_ours(real_redis, q
 
 
 @pytest.mark.parametrize("at", [shift, parking], ids=["at work", "parked"])
+def test_a_worker_that_stops_before_a_claims_reply_came_gives_its_jobs_back(
+    real_redis, queue, monkeypatch, at
+) -> None:
+    """It stops in order, so it is no death of theirs; and nobody waits for the end of a lease."""
+    lost = list[Any]()
+
+    def lossy(reply: Any, sent: float) -> Any:
+        claim = read_claim(reply, sent)
+        if claim.jobs:
+            lost.extend(claim.jobs)
+            worker._shift.stop("the test says so")
+            raise RedisError("the connection was cut")
+        return claim
+
+    monkeypatch.setattr(at, "read_claim", lossy)
+    with at_work(real_redis, job_lease=300.0, **GATED) as worker:
+        until(lambda: parked(real_redis) == 1, "the worker to be parked")
+        with real_redis.pipeline() as together:
+            jobs = [queue.enqueue(chores.add, 1, n, pipeline=together) for n in range(3)]
+            together.execute()
+        until(lambda: lost, "a claim")
+    queued = {job.id.encode() for job in jobs if job.get_status() == "queued"}
+    assert {id for id, *_ in lost} <= queued == set(real_redis.lrange("rq:queue:code", 0, -1))
+    assert real_redis.keys("penstock:work:*:leases") == []
+    assert TokenBucket(real_redis, "code", limit=2).sync.status().in_flight == 0
+
+
+@pytest.mark.parametrize("at", [shift, parking], ids=["at work", "parked"])
 def test_what_a_claim_took_whose_reply_got_lost_is_given_back(
     real_redis, queue, monkeypatch, at
 ) -> None:
