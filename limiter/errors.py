@@ -93,6 +93,12 @@ def spoiled(gate: str, why: object) -> GateError:
     )
 
 
+def refused(gate: str, why: str) -> GateError:
+    """The error of a gate whose script Redis refused: of a spoiled one, if a key has another
+    type."""
+    return spoiled(gate, why) if "WRONGTYPE" in why else GateError(f"gate {gate!r}: {why}")
+
+
 class GateUnavailable(GateError):
     """Redis could not be asked; no permit was granted."""
 

@@ -23,7 +23,7 @@ from ground.redis.unit import Carrier, Exchange
 from ground.redis.url import RedisTarget
 from ground.timers import Timers
 from limiter.commands import GateCommands
-from limiter.errors import GateError, GateUnavailable, PermitLost, spoiled
+from limiter.errors import GateError, GateUnavailable, PermitLost, refused
 from limiter.permit import TRUSTED, Lease, Report
 from limiter.terms import Agreement, Manner, Terms
 
@@ -351,13 +351,11 @@ class Ledger:
         """Asking again will not help: an error of the gate's keys fails every caller."""
         if exchange is not None:
             why = f"{self.engine.target} answered: {why}"
-        if isinstance(why, str):
-            other_type = "WRONGTYPE" in why
-            error = (
-                spoiled(self.name, why) if other_type else GateError(f"gate {self.name!r}: {why}")
-            )
-        else:
-            error = GateUnavailable(self.name, str(self.engine.target), why)
+        error = (
+            refused(self.name, why)
+            if isinstance(why, str)
+            else GateUnavailable(self.name, str(self.engine.target), why)
+        )
         for asks in (self.line, self.fresh, self.tries, self.timeouts):
             for ask in [*asks.values()]:
                 self.settle(ask, error)

@@ -1,12 +1,13 @@
 -- status.lua: everything an operator wants to know of a gate. It also ends what has expired.
+-- Its form `existing`, for one who only looks, makes no gate that is not there.
 -- KEYS   gate leases holders queue waiters alive
 -- ARGV   limit rate burst process
 -- REPLY  {now_us, wake_us, grants, in_flight, waiting, since_us of the oldest waiter or 0, tokens,
 --         {field, value, …} of the gate, {id, expiry_us, holder, …} of up to 100 leases,
 --         {field, value, …} of the latest change, of a gate that adapts,
 --         {weight of other shares, shares that wait, {share, waiters, its weight or ''} of up to 100 that
---         wait and up to 100 with a weight}, of a gate with shares}
---
+--         wait and up to 100 with a weight}, of a gate with shares}, {} if it is not there
+if redis.call('HEXISTS', GATE, 'limit') == 0 then return {} end -- if existing
 -- A full Redis refuses a script's first write if it needs memory, and none after one that does not.
 redis.call('ZREMRANGEBYSCORE', ALIVE, '-inf', '-inf')
 -- include: line.lua

@@ -136,7 +136,7 @@ async def _start_if_none_listens(url: str, settings: GroundSettings, queue: str)
         workers = await reader.workers()
         if any(queue in worker.queues and worker.state != "dead" for worker in workers):
             return ""
-        gates = [queue] if await reader.gate(queue) else []
+        gates = [queue] if await reader.gate_status(queue) else []
     return start_a_worker(queue, gate_of(queue, workers, gates))
 
 

@@ -16,11 +16,11 @@ import redis
 from buffer import RolloutBuffer
 from buffer.link import Link
 from buffer.task import listed_tasks
-from ground.keys import tagged
 from ground.redis.connect import connect_async, target_of
 from ground.redis.url import RedisTarget
-from limiter import Gate, GateError, GateStatus, GateUnavailable, UnknownGate, existing_gate
+from limiter import Gate, GateError, GateStatus, UnknownGate, existing_gate
 from limiter.commands import INDEX
+from limiter.look import statuses
 from penstock.fleet import buffers, sandboxes, work
 from penstock.fleet.health import judge, trouble_of
 from penstock.fleet.history import seen_key
@@ -43,7 +43,6 @@ class FleetReader:
         self.client: Any = connect_async(self.target)
         self.link = Link(self.target, patience=0.0)
         self._registries = sandboxes.Registries(self.target)
-        self._gates: dict[str, Gate] = {}
 
     async def read(self, workers: int = SHOWN_WORKERS) -> Fleet:
         """Everything. At most this many workers are listed, those in trouble first."""
@@ -141,33 +140,23 @@ class FleetReader:
         return await self._stand([name.decode() for name in await self.client.smembers(INDEX)])
 
     async def _stand(self, names: list[str]) -> tuple[tuple[GateStatus, ...], dict[str, str]]:
-        found: list[GateStatus] = []
-        broken: dict[str, str] = {}
-        for name in sorted(names):
-            try:
-                if gate := await self._opened(name):
-                    found.append(await gate.status())
-            except GateUnavailable:
-                raise
-            except GateError as spoiled:
-                broken[name] = str(spoiled)
-        return tuple(found), broken
+        found = await statuses(self.client, self.target, sorted(names))
+        stand = tuple(gate for gate in found.values() if isinstance(gate, GateStatus))
+        return stand, {name: str(why) for name, why in found.items() if isinstance(why, GateError)}
+
+    async def gate_status(self, name: str) -> GateStatus | None:
+        """The gate of that name as it stands; None if it is not there."""
+        found = (await statuses(self.client, self.target, [name])).get(name)
+        if isinstance(found, GateError):
+            raise found
+        return found
 
     async def gate(self, name: str) -> Gate | None:
-        """The gate of that name, if it is there: to look at one that was removed would make it."""
-        if not await self.client.exists(tagged("gate", name)):
-            self._gates.pop(name, None)
+        """Open the gate of that name, to change it on its own terms; None if it is not there."""
+        try:
+            return await asyncio.to_thread(existing_gate, self.target, name)
+        except UnknownGate:
             return None
-        return await self._opened(name)
-
-    async def _opened(self, name: str) -> Gate | None:
-        """Kept for the next time."""
-        if name not in self._gates:
-            try:
-                self._gates[name] = await asyncio.to_thread(existing_gate, self.target, name)
-            except UnknownGate:
-                return None
-        return self._gates[name]
 
     async def open_buffers(self) -> list[RolloutBuffer]:
         """The buffers of all tasks of the run."""

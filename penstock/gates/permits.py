@@ -68,10 +68,10 @@ def waiting(name: str, as_json: bool) -> int:
 
 async def _line(url: str, name: str) -> list[Waiter] | None:
     async with FleetReader(url) as reader:
-        gate = await reader.gate(name)
-        if gate is None:
+        status = await reader.gate_status(name)
+        if status is None:
             return None
-        status, workers = await gate.status(), await reader.workers()
+        workers = await reader.workers()
         return await line_of(reader.client, status, await reader.now(), workers)
 
 

@@ -127,10 +127,9 @@ async def worker(view: Looked, name: str) -> Response:
 @shows.get("/gates/{name:path}")
 async def gate(view: Looked, name: str) -> Response:
     """A gate, the first hundred of its holders and of its line, why they wait, and its limit."""
-    found = await view.reader.gate(name)
-    if found is None:
+    status, client = await view.reader.gate_status(name), view.reader.client
+    if status is None:
         return refused(404, f"there is no gate {name!r}")
-    status, client = await found.status(), view.reader.client
     workers = await view.reader.workers() if status.waiting else []
     line = await line_of(client, status, await view.reader.now(), workers)
     return Answer({

@@ -236,10 +236,10 @@ async def worker(place: Place, seen: Seen) -> Screen:
 
 async def gate(place: Place, seen: Seen) -> Screen:
     """The screen of a gate: who holds its permits, who waits, and how its limit moved."""
-    found = await seen.reader.gate(place.name)
-    if found is None:
+    status = await seen.reader.gate_status(place.name)
+    if status is None:
         return _absent(place, "There is no such gate.")
-    status, now = await found.status(), await seen.reader.now()
+    now = await seen.reader.now()
     holders = tuple(
         Row((lease.id, lease.process, Age(lease.held), Age(max(0.0, lease.expires_in))),
             job_of(lease.id))

@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[2]
 FORMS = (
     ("gated", "full", "with_breaker"),
     ("gated", "full"),
+    ("full", "existing"),
     ("full",),
     ("with_breaker",),
     ("breaks",),

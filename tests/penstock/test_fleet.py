@@ -75,6 +75,30 @@ async def test_a_gate_that_cannot_be_read_is_an_alarm_and_the_others_are_shown(
     assert json.loads(json.dumps(fleet.as_dict()))["run"] == "default"
 
 
+async def test_a_look_makes_no_gate_that_somebody_removes_meanwhile(redis: ground.Client) -> None:
+    await TokenBucket(redis, "g", limit=3).status()
+    async with FleetReader(target_of(redis)) as reader:
+        assert [gate.name for gate in (await reader.gates())[0]] == ["g"]
+        redis.delete("penstock:gate:{g}")  # it is still listed
+        assert await reader.gates() == ((), {})
+        assert await reader.gate_status("g") is None
+    assert not redis.exists("penstock:gate:{g}")
+
+
+async def test_many_gates_are_seen_by_the_connections_that_a_look_has(
+    real_redis: ground.Client,
+) -> None:
+    for n in range(101):
+        real_redis.hset(f"penstock:gate:{{g{n:03}}}", "limit", n)
+        real_redis.sadd("penstock:gates", f"g{n:03}")
+    before: Any = real_redis.info("stats")
+    async with FleetReader(target_of(real_redis)) as reader:
+        gates, broken = await reader.gates()
+    after: Any = real_redis.info("stats")
+    assert ([gate.limit for gate in gates], broken) == ([*range(101)], {})
+    assert after["total_connections_received"] == before["total_connections_received"] + 1
+
+
 def test_a_worker_that_ends_in_order_never_seems_dead(
     real_redis: ground.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
