@@ -270,7 +270,8 @@ class Shift:
         await self._give_back_what_is_not_begun(queue)
 
     async def _give_back_what_is_not_begun(self, queue: str, *, leaving: bool = False) -> None:
-        """Of a queue whose claim was answered, Redis has leased no more to us than is begun."""
+        """Redis has leased us no more than is begun, unless the reply to a claim of this queue got
+        lost."""
         rows: list[Any] = []
         if queue in self._unanswered:
             leased = await self._connection.ask(("SMEMBERS", f"{self._worker.key}:executions"))
