@@ -1,7 +1,8 @@
 """The arguments of a function that is called: a JSON value a line.
 
 They are refused here if some Python could not read them: a jail may have another one than this
-process. Pythons differ in how deep a value may be, and settings in how many digits a number may have.
+process. Pythons differ in how deep a value may be, and their settings in how many digits a
+number may have.
 """
 
 import hashlib
