@@ -144,7 +144,7 @@ def gate_names(redis: AnyRedis) -> list[str]:
     """The names of all gates in use, sorted."""
     client = connect(target_of(redis))
     try:
-        return sorted(name.decode() for name in _ask(client, "SMEMBERS", INDEX))
+        return sorted(name.decode(errors="replace") for name in _ask(client, "SMEMBERS", INDEX))
     finally:
         client.close()
 

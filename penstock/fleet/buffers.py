@@ -1,5 +1,6 @@
 """The run's rollout buffers, through the buffer's own library."""
 
+import contextlib
 import json
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ from buffer.counters import COUNTERS, STATES, generation_seconds
 from buffer.link import Link
 from buffer.versions.publishing import Versions
 from ground.keys import in_run, tagged
-from ground.lua import text_fields
+from ground.lua import fields_of
 from penstock.fleet.model import Gateway, Group, Task
 
 SHOWN_GROUPS = 50
@@ -46,12 +47,14 @@ async def read_task(buffer: RolloutBuffer, now: float) -> Task:
 async def _gateways(buffer: RolloutBuffer, now: float) -> tuple[Gateway, ...]:
     """The gateways of a task's agents; each writes with every sweep that it lives."""
     key = tagged("buffer", in_run(buffer.run, buffer.task), "gateways")
-    said = text_fields(await buffer._task.link.command("HGETALL", key))
-    parts = {name: facts.partition(" ") for name, facts in sorted(said.items())}
-    return tuple(
-        Gateway(name, max(0.0, now - int(at) / 1000), json.loads(failing))
-        for name, (at, _, failing) in parts.items()
-    )
+    said = fields_of(await buffer._task.link.command("HGETALL", key))
+    found = []
+    for name, facts in sorted(said.items()):
+        at, _, failing = facts.partition(b" ")
+        with contextlib.suppress(ValueError):  # nothing that a gateway wrote
+            silent = max(0.0, now - int(at) / 1000)
+            found.append(Gateway(name.decode(), silent, json.loads(failing)))
+    return tuple(found)
 
 
 async def _versions(buffer: RolloutBuffer) -> Versions | None:

@@ -124,8 +124,7 @@ class _Registered:
 
     async def ids(self, start: int, count: int) -> list[str]:
         members = await self._client.zrevrange(self._key, start, start + count - 1)
-        # A running one is `<job>:<execution>`, and no id has a colon.
-        return [member.decode().partition(":")[0] for member in members]
+        return [_id(member) for member in members]
 
 
 class _Waiting:
@@ -139,7 +138,8 @@ class _Waiting:
     async def total(self) -> int:
         key = tagged("work", self._queue, "shares")
         shares = await self._client.zrange(key, 0, _SHARES_SHOWN - 1)
-        names = [self._queue, *(f"{self._queue}~{share.decode()}" for share in shares if share)]
+        names = [share.decode(errors="replace") for share in shares if share]
+        names = [self._queue, *(f"{self._queue}~{share}" for share in names)]
         pipe = self._client.pipeline(transaction=False)
         for name in names:
             pipe.llen(f"rq:queue:{name}")
@@ -153,13 +153,13 @@ class _Waiting:
                 pipe.lrange(f"rq:queue:{name}", start, start + left - 1)
                 left -= min(left, length - start)
             start = max(0, start - length)
-        return [id.decode() for ids in await pipe.execute() for id in ids]
+        return [_id(member) for members in await pipe.execute() for member in members]
 
 
 async def jobs_of_worker(client: Any, worker: Worker) -> tuple[list[Job], list[Job]]:
     """The jobs that a worker runs now, the longest first, and the latest that it ended."""
     held = await client.smembers(f"rq:worker:{worker.name}:executions")
-    ids = sorted(member.decode().partition(":")[0] for member in held)[:_SHOWN_RUNNING]
+    ids = sorted(map(_id, held))[:_SHOWN_RUNNING]
     running = [job for job in await read_jobs(client, await _origins(client, ids)) if job]
     running = await with_programs(client, running)
     running.sort(key=lambda job: job.started)
@@ -172,7 +172,8 @@ async def _origins(client: Any, ids: list[str]) -> list[tuple[str, str]]:
     for id in ids:
         pipe.hget(f"rq:job:{id}", "origin")
     origins = await pipe.execute()
-    return [((origin or b"").decode(), id) for origin, id in zip(origins, ids, strict=True)]
+    named = [(origin or b"").decode(errors="replace") for origin in origins]
+    return list(zip(named, ids, strict=True))
 
 
 async def _run_by(client: Any, worker: str, queues: Sequence[str], count: int = 20) -> list[Job]:
@@ -185,6 +186,11 @@ async def _run_by(client: Any, worker: str, queues: Sequence[str], count: int = 
             )
             found += page.jobs
     return sorted(found, key=lambda job: -job.ended)[:count]
+
+
+def _id(member: bytes) -> str:
+    """The job's id: a running one is `<job>:<execution>`, and no id has a colon."""
+    return member.decode(errors="replace").partition(":")[0]
 
 
 _SHOWN_RUNNING = 500

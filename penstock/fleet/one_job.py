@@ -6,6 +6,7 @@ import json
 import zlib
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
 _FACTS = (
@@ -74,14 +75,14 @@ async def stored_job(client: Any, id: str) -> Stored | None:
 async def job_in_full(client: Any, stored: Stored) -> dict[str, Any]:
     """A job as Redis knows it, cut to what a page can show."""
     fields, last, now = stored.fields, stored.last, stored.now
-    text = {name.decode(): _text(value) for name, value in fields.items() if name != b"data"}
+    text = {_text(name): _text(value) for name, value in fields.items() if name != b"data"}
     result = _result(last.get(b"return_value"))
     return {
         "id": stored.id,
         **{name: text.get(name, "") for name in _FACTS},
         "outcome": text.get("penstock_outcome", ""),
         "attempts": attempts_of(text.get("penstock_attempts"), text.get("started_at")),
-        "deaths": int(text.get("penstock_deaths") or 0),
+        "deaths": int(number(fields.get(b"penstock_deaths"))),
         "share": text.get("penstock_share", ""),
         **await _of_worker(client, text.get("worker_name", "")),
         "timeline": [asdict(part) for part in _timeline(text, result, now)],
@@ -189,8 +190,8 @@ def _executions(entries: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Executi
     return [
         Execution(
             worker=row.get(b"worker_name", b"").decode(errors="replace"),
-            started=_number(row.get(b"execution_started_at")),
-            ended=_number(row.get(b"execution_ended_at")) or int(id.partition(b"-")[0]) / 1000,
+            started=number(row.get(b"execution_started_at")),
+            ended=number(row.get(b"execution_ended_at")) or int(id.partition(b"-")[0]) / 1000,
             ok=row.get(b"type") == b"1",
         )
         for id, row in entries
@@ -210,8 +211,10 @@ def _seconds(result: Any, name: str) -> float:
     return float(value) if isinstance(value, int | float) and value > 0 else 0.0
 
 
-def _number(text: bytes | None) -> float:
+def number(text: bytes | None) -> float:
+    """Read a number; 0 for what is none, as no process of ours writes NaN or infinity."""
     try:
-        return float(text or 0)
+        found = float(text or 0)
     except ValueError:
         return 0.0
+    return found if isfinite(found) else 0.0

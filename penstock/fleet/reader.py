@@ -9,6 +9,7 @@ many jobs, groups and workers there are.
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Self
 
 import redis
@@ -26,12 +27,17 @@ from penstock.fleet.health import judge, trouble_of
 from penstock.fleet.history import seen_key
 from penstock.fleet.lines import Waiter, line_of
 from penstock.fleet.model import Fleet, Group, Queue, Sandbox, Server, Task, Worker
-from penstock.fleet.one_job import Stored, job_in_full, stored_job
+from penstock.fleet.one_job import Stored, job_in_full, number, stored_job
 from penstock.fleet.why_it_grows import judged
 from worker.lifecycle.registry.registry import INDEX as SANDBOX_RUNS
 
 SHOWN_WORKERS = 50
 _FAR = 10_000  # jobs, among which one is looked for
+
+
+def _names(members: Iterable[bytes]) -> list[str]:
+    """Names of ours. Other bytes in the list, of another program, must not end the look."""
+    return [name.decode(errors="replace") for name in members]
 
 
 class FleetReader:
@@ -58,8 +64,8 @@ class FleetReader:
         suspended = bool(await self.client.exists("rq:suspended"))
         tasks, groups, quarantine = await self._buffers(now)
         runs = await self.client.smembers(SANDBOX_RUNS)
-        registered = await self._registries.look(run.decode() for run in runs)
-        seen = await self.client.get(seen_key(self.run))
+        registered = await self._registries.look(_names(runs))
+        seen = number(await self.client.get(seen_key(self.run)))
         failed = await work.read_ended(self.client, queues, "failed")
         fleet = Fleet(
             at=now, run=self.run, server=await self._server(), suspended=suspended,
@@ -72,7 +78,7 @@ class FleetReader:
             done=sum(worker.finished + worker.failed for worker in found),
             registries=sandboxes.registries(registered),
             sandboxes=sandboxes.sandboxes(registered),
-            monitor=max(0.0, now - float(seen)) if seen else None,
+            monitor=max(0.0, now - seen) if seen else None,
         )  # fmt: skip
         return judge(fleet, found), found
 
@@ -122,14 +128,14 @@ class FleetReader:
     async def sandboxes(self, run: str = "") -> list[Sandbox]:
         """Session sandboxes of one run or of all, those that fail to end first; each that is not
         ready says why."""
-        runs = {name.decode() for name in await self.client.smembers(SANDBOX_RUNS)}
+        runs = set(_names(await self.client.smembers(SANDBOX_RUNS)))
         found = await self._registries.listed(sorted(runs & {run} if run else runs))
         waiting = any(box.state == "WAITING" for box in found)
         return sandboxes.with_reasons(found, await self.starting_lines() if waiting else {})
 
     async def starting_lines(self) -> dict[str, list[Waiter]]:
         """The waiters at each gate that sandboxes start under; gates without any are left out."""
-        names = [name.decode() for name in await self.client.smembers(INDEX)]
+        names = _names(await self.client.smembers(INDEX))
         stand, _ = await self._stand(sandboxes.starting_gates(names))
         busy = [gate for gate in stand if gate.waiting]
         now = await self.now()
@@ -137,7 +143,7 @@ class FleetReader:
 
     async def gates(self) -> tuple[tuple[GateStatus, ...], dict[str, str]]:
         """Every gate as it stands, by name; and those that cannot be read, each with the reason."""
-        return await self._stand([name.decode() for name in await self.client.smembers(INDEX)])
+        return await self._stand(_names(await self.client.smembers(INDEX)))
 
     async def _stand(self, names: list[str]) -> tuple[tuple[GateStatus, ...], dict[str, str]]:
         found = await statuses(self.client, self.target, sorted(names))

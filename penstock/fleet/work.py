@@ -9,7 +9,7 @@ from ground.breaker import read_state
 from ground.keys import tagged
 from ground.lua import chunks
 from penstock.fleet.model import Job, Latency, Masked, Queue, Worker
-from penstock.fleet.one_job import attempts_of, error_text
+from penstock.fleet.one_job import attempts_of, error_text, number
 from worker.outcomes import LATENCY_STEPS, PROGRAM_OUTCOMES
 
 SHOWN_JOBS = 30
@@ -110,7 +110,7 @@ async def read_ended(client: Any, queues: Iterable[Queue], registry: str) -> lis
     for name in named:
         pipe.zrevrange(f"rq:{registry}:{name}", 0, SHOWN_JOBS - 1)
     lists = await pipe.execute()
-    ids = [(name, id.decode()) for name, ids in zip(named, lists, strict=True) for id in ids]
+    ids = [(name, _text(id)) for name, ids in zip(named, lists, strict=True) for id in ids]
     jobs = [job for job in await read_jobs(client, ids) if job]
     return sorted(jobs, key=lambda job: -job.ended)[:SHOWN_JOBS]
 
@@ -165,6 +165,7 @@ def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float
     refused, release, ahead, pace, ending, forgotten, *unhappy = more
     programs = {what: _whole(n) for what, n in zip(UNHAPPY, unhappy, strict=True) if n}
     silent = max(0.0, now - (_moment(heard) or now))
+    gone = number(forgotten)
     ours = gate is not None
     dead = beats.get(name, 0.0) < now if ours else silent > SILENT_RQ
     running = held or int(bool(job))
@@ -177,8 +178,8 @@ def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float
         masked=programs.get("masked", 0), programs=programs,
         host=_text(host), pid=_whole(pid),
         unreachable=tuple(_text(away).split()), refused=_text(refused), release=_text(release),
-        ahead=_number(ahead), pace=_pace(_text(pace)), late=_late(_text(pace)),
-        forgotten=max(0.001, now - float(forgotten)) if forgotten else 0.0, ending=bool(ending),
+        ahead=number(ahead), pace=_pace(_text(pace)), late=_late(_text(pace)),
+        forgotten=max(0.001, now - gone) if gone else 0.0, ending=bool(ending),
     )  # fmt: skip
 
 
@@ -217,13 +218,13 @@ async def _heartbeats(client: Any, queues: Sequence[str]) -> dict[str, float]:
     until: dict[str, float] = {}
     for rows in await pipe.execute():
         for worker, score in rows:
-            until[worker.decode()] = max(until.get(worker.decode(), 0.0), score / 1e6)
+            until[_text(worker)] = max(until.get(_text(worker), 0.0), score / 1e6)
     return until
 
 
 def _longest(members: Any) -> tuple[str, float] | None:
     """Our executions are numbered by the microsecond of the claim, at the earliest."""
-    pairs = [member.decode().partition(":") for member in members] if members else []
+    pairs = [_text(member).partition(":") for member in members] if members else []
     ours = [(int(number) / 1e6, job) for job, _, number in pairs if number.isdigit()]
     if ours:
         since, job = min(ours)
@@ -297,19 +298,12 @@ def _latency(what: str, fields: dict[str, int]) -> Latency:
 
 def _pace(said: str) -> tuple[int, float]:
     jobs, seconds, *_ = [*said.encode().split(), b"", b""]
-    return int(_number(jobs)), _number(seconds)
+    return int(number(jobs)), number(seconds)
 
 
 def _late(said: str) -> int:
     """The late timeouts in a pace; 0 of a worker of an older release, which does not say."""
-    return int(_number(b"".join(said.encode().split()[2:3])))
-
-
-def _number(value: bytes | None) -> float:
-    try:
-        return float(value or 0)
-    except ValueError:
-        return 0.0
+    return int(number(b"".join(said.encode().split()[2:3])))
 
 
 def _moment(text: bytes | None) -> float | None:

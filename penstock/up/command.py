@@ -1,7 +1,6 @@
 """`penstock up`: everything on this machine, until Ctrl-C."""
 
 import asyncio
-import contextlib
 import fcntl
 import json
 import os
@@ -80,6 +79,7 @@ class _Up:
         self._ended_by = signal.SIGINT
         self._was_up = False
         self._state_kept = True
+        self._unread = ""
 
     async def run(self) -> int:
         self._on_signals()
@@ -130,8 +130,14 @@ class _Up:
         try:
             while True:
                 heed_cancellation()
-                with contextlib.suppress(*UNWELL):  # its state is on the screen
+                try:
                     self._screen.look(await reader.read())
+                except UNWELL:
+                    pass  # its state is on the screen
+                except Exception as problem:  # noqa: BLE001 - what one key holds ends nothing
+                    if repr(problem) != self._unread:
+                        self._unread = repr(problem)
+                        self._screen.say(f"the fleet cannot be read: {self._unread}")
                 self._screen.draw(self._redis, self._services)
                 await asyncio.sleep(1)
         finally:

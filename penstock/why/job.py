@@ -154,7 +154,7 @@ def _way(stored: Stored, found: dict[str, Any]) -> Iterator[Fact]:
     for run in found["executions"][1:]:
         ended = "finished" if run["ok"] else "failed"
         yield Fact("earlier", f"{ended} on worker {run['worker']}", "", "worker", run["worker"])
-    if unwanted := stored.fields.get(b"penstock_unwanted", b"").decode():
+    if unwanted := stored.fields.get(b"penstock_unwanted", b"").decode(errors="replace"):
         yield Fact("caller", _UNWANTED.get(unwanted, unwanted), "warn")
     for what in ("enqueued_at", "started_at", "ended_at"):
         if found[what]:
@@ -168,8 +168,9 @@ def _times(count: int) -> str:
 async def _dropped(reader: FleetReader, id: str, queue: str) -> list[Fact]:
     """The facts on what was dropped or refused of a job, as far as the queue still says."""
     rows = await reader.client.xrevrange(tagged("work", queue, "dropped"), count=_DROPPED)
-    return [
-        Fact("refused", REASONS.get(why := row.get(b"why", b"").decode(), why), "warn")
+    whys = [
+        row.get(b"why", b"").decode(errors="replace")
         for _, row in rows
         if row.get(b"job") == id.encode()
     ]
+    return [Fact("refused", REASONS.get(why, why), "warn") for why in whys]

@@ -83,6 +83,6 @@ async def _dropped(reader: FleetReader, id: str) -> str:
         rows = await reader.client.xrevrange(tagged("work", queue, "dropped"), count=_DROPPED)
         for _, row in rows:
             if row.get(b"job") == id.encode():
-                why = row.get(b"why", b"").decode()
+                why = row.get(b"why", b"").decode(errors="replace")
                 return f"Queue {queue!r} dropped a job of that id: {REASONS.get(why, why)}"
     return ""

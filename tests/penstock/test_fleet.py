@@ -24,6 +24,7 @@ from penstock.doctor.stored import check_fleet
 from penstock.fleet import Fleet, FleetReader
 from penstock.fleet.figures import families, figures
 from penstock.fleet.history import KEPT, History, StoredHistory
+from penstock.fleet.jobs import JOB_STATES, jobs_of, jobs_of_worker
 from penstock.top.plain import lines_of
 from penstock.top.views import overview_of
 from tests.harness import killing
@@ -127,6 +128,45 @@ async def test_records_that_hold_more_than_we_know_are_read_as_far_as_we_do(
     assert [queue.name for queue in fleet.queues] == ["caf\ufffd", "code"]
     assert fleet.queues[1].counters["finished"] == 7
     assert [worker.finished for worker in fleet.workers] == [0]
+
+
+async def test_what_another_program_wrote_among_our_keys_does_not_end_the_look(
+    real_redis: ground.Client,
+) -> None:
+    strange = b"caf\xe9"
+    queue = open_queue(real_redis)
+    queue.enqueue(chores.add, 1, 2)
+    for key in ("penstock:gates", "penstock:sandboxes"):
+        real_redis.sadd(key, strange)
+    real_redis.set("penstock:monitor:{default}:seen", "abc")
+    real_redis.zadd("penstock:work:{code}:workers", {strange: 1})
+    for state in ("finished", "failed", "wip"):
+        real_redis.zadd(f"rq:{state}:code", {strange: 1})
+    real_redis.rpush("rq:queue:code", strange)
+    buffer = RolloutBuffer(target_of(real_redis), "t", TaskConfig(group_size=1))
+    await buffer.begin(TaskConfig(group_size=1))
+    await buffer.aclose()
+    real_redis.hset("penstock:buffer:{default/t}:gateways", strange, "now {")
+    real_redis.hset(b"rq:job:caf\xe9", strange, strange)
+    for name, pace, forgotten in (("a", "nan 1", "x"), ("b", "1e400 1", "inf")):
+        real_redis.sadd("rq:workers", f"rq:worker:{name}")
+        real_redis.sadd(f"rq:worker:{name}:executions", strange)
+        real_redis.hset(f"rq:worker:{name}", mapping={
+            "queues": "code", "birth": utcformat(now()), "last_heartbeat": utcformat(now()),
+            "penstock_pace": pace, "penstock_forgotten": forgotten,
+        })  # fmt: skip
+    async with FleetReader(target_of(real_redis)) as reader:
+        fleet = await reader.read()
+        assert fleet.monitor is None
+        assert [(one.name, one.pace, one.forgotten) for one in fleet.workers] == [
+            ("a", (0, 1.0), 0.0), ("b", (0, 1.0), 0.0),
+        ]  # fmt: skip
+        assert [task.gateways for task in fleet.tasks] == [()]
+        assert await reader.sandboxes() == []
+        assert [gate.name for gate in fleet.gates] == []
+        for state in JOB_STATES:
+            await jobs_of(reader.client, "code", state)
+        await jobs_of_worker(reader.client, fleet.workers[0])
 
 
 async def test_a_queue_that_nobody_works_on_is_called_that(redis: ground.Client) -> None:

@@ -350,6 +350,31 @@ async def test_a_disk_that_is_full_ends_nothing_and_is_said_once(tmp_path: Path)
     assert "up.json cannot be written and is out of date" in said[0]
 
 
+async def test_a_fleet_that_cannot_be_read_ends_nothing_and_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: asyncio.Queue[None] = asyncio.Queue()
+
+    async def read(_: object) -> None:
+        looks.put_nowait(None)
+        raise ValueError("'abc' is no number")
+
+    monkeypatch.setattr("penstock.up.command.FleetReader.read", read)
+    said: list[str] = []
+    screen = Screen(console(stderr=True))
+    up = _Up(Plan(0, 1), GroundSettings(data_dir=tmp_path), Home(tmp_path), screen)
+    up._redis.url = "redis://localhost"
+    up._screen.say = said.append  # type: ignore[method-assign]
+    watching = asyncio.create_task(up._watch())
+    for _ in range(2):
+        either = asyncio.wait({watching, look := asyncio.create_task(looks.get())},
+                              return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+        await asyncio.wait_for(either, 100)
+        assert look.done(), watching
+    assert said == ["""the fleet cannot be read: ValueError("'abc' is no number")"""]
+    watching.cancel()
+
+
 def test_a_setting_that_cannot_work_ends_it_with_that_sentence(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         env = {"PENSTOCK_DATA_DIR": str(tmp_path / "state"), "PENSTOCK_MONITOR_PORT": "0",
