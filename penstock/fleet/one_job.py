@@ -212,7 +212,7 @@ def _seconds(result: Any, name: str) -> float:
 
 
 def number(text: bytes | None) -> float:
-    """Read a number; 0 for what is none, as no process of ours writes NaN or infinity."""
+    """Read a number; 0 for what is none. NaN and infinity are none: no process writes them."""
     try:
         found = float(text or 0)
     except ValueError:

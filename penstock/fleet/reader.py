@@ -36,7 +36,7 @@ _FAR = 10_000  # jobs, among which one is looked for
 
 
 def _names(members: Iterable[bytes]) -> list[str]:
-    """Names of ours. Other bytes in the list, of another program, must not end the look."""
+    """The names, as text. Bytes that another program wrote among them must not end the look."""
     return [name.decode(errors="replace") for name in members]
 
 
