@@ -196,7 +196,7 @@ class Catalog:
             gids = await link.command("ZREVRANGE", self._task.key(state), 0, most - 1)
             for some in chunks(gids, _AT_ONCE):
                 keys = [self._task.group_key(gid.decode()) for gid in some]
-                held = await self._piped([("HEXISTS", key, uid) for key in keys])
+                held = await link.commands([("HEXISTS", key, uid) for key in keys])
                 found |= {gid: None for gid, is_there in zip(some, held, strict=True) if is_there}
         parts = [gid.decode().rpartition(":") for gid in found]
         return [(instance, int(number)) for instance, _, number in parts]
@@ -263,20 +263,9 @@ class Catalog:
         """Read what is known of groups that have a score in an index and a reason, in one
         pipeline."""
         keys = [self._task.meta_key(gid.decode()) for gid, _, _ in rows]
-        metas = await self._piped([("HMGET", key, *_META) for key in keys])
+        metas = await self._task.link.commands([("HMGET", key, *_META) for key in keys])
         paused = await self._paused() if keys else 0
         return [_info(*row, meta, paused) for row, meta in zip(rows, metas, strict=True)]
-
-    async def _piped(self, commands: list[tuple[Any, ...]]) -> list[Any]:
-        link = self._task.link
-
-        async def read() -> list[Any]:
-            pipe = link.client().pipeline(transaction=False)
-            for command in commands:
-                pipe.execute_command(*command)
-            return list(await pipe.execute())
-
-        return await link.outlast(read) if commands else []
 
     def _key(self, state: str) -> str:
         return self._task.key(_QUARANTINE_KEY if state == _QUARANTINE else state)

@@ -1,8 +1,8 @@
-"""A buffer's way to Redis: one connection pool per event loop, and patience with outages.
+"""A buffer's way to Redis: one connection per event loop, and patience with outages.
 
 Every script of a buffer may be repeated without harm. So a call that got no answer
 is sent again until `patience` has passed. That is what carries writers and readers
-over a restart of Redis.
+over a restart of Redis. What blocks on the server, and all of a Cluster, goes by redis-py's client.
 """
 
 import asyncio
@@ -12,13 +12,14 @@ import re
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import redis.exceptions
 
 from ground import RedisUnavailable
 from ground.backoff import backoff
-from ground.lua import Script
+from ground.lua import Command, Script
+from ground.redis.async_connection import AsyncConnection
 from ground.redis.connect import AnyRedis, AsyncClient, connect_async, target_of
 
 T = TypeVar("T")
@@ -35,30 +36,50 @@ _LATE = 1.0  # seconds that a blocked command's reply may be on its way
 
 
 class Link:
-    """Clients of one server, for whichever event loop asks."""
+    """The way to one server, for whichever event loop asks."""
 
     def __init__(self, where: AnyRedis, *, patience: float = 15.0, timeout: float = 5.0) -> None:
         self.target = target_of(where)
         self._patience = patience
         self._timeout = timeout
-        self._clients: weakref.WeakKeyDictionary[Any, dict[bool, AsyncClient]] = (
-            weakref.WeakKeyDictionary()
+        self._scripts: dict[str, Script] = {}
+        self._connections = _PerLoop(
+            lambda: AsyncConnection(self.target, self._scripts, self._timeout),
+            AsyncConnection.break_off,
         )
+        self._clients = _PerLoop(lambda: connect_async(self.target, timeout=self._timeout))
+        self._blocking = _PerLoop(lambda: connect_async(self.target, timeout=None))
 
-    def client(self, *, blocking: bool = False) -> AsyncClient:
-        """This loop's client; the blocking one never gives up on a reply by itself."""
-        mine = self._clients.setdefault(asyncio.get_running_loop(), {})
-        if blocking not in mine:
-            mine[blocking] = connect_async(self.target, timeout=None if blocking else self._timeout)
-        return mine[blocking]
+    def client(self) -> AsyncClient:
+        """This loop's client, for what redis-py reads."""
+        return self._clients.here()
 
     async def run(self, script: Script, keys: Sequence[str], args: Sequence[Any] = ()) -> Any:
         """Run a script, outlasting an outage."""
-        return await self.outlast(lambda: script.call_async(self.client(), keys, args))
+        if self.target.kind == "cluster":
+            return await self.outlast(lambda: script.call_async(self.client(), keys, args))
+        self._scripts[script.sha] = script
+        command = script.command(keys, args)
+        return await self.outlast(lambda: self._connections.here().ask(command))
 
     async def command(self, *parts: Any) -> Any:
         """Send one plain command that may be repeated."""
-        return await self.outlast(lambda: self.client().execute_command(*parts))
+        if self.target.kind == "cluster":
+            return await self.outlast(lambda: self.client().execute_command(*parts))
+        return await self.outlast(lambda: self._connections.here().ask(parts))
+
+    async def commands(self, commands: Sequence[Command]) -> list[Any]:
+        """Send plain commands that may be repeated, all at once."""
+
+        async def replies() -> list[Any]:
+            if self.target.kind != "cluster":
+                return await asyncio.gather(*self._connections.here().asked(*commands))
+            async with self.client().pipeline(transaction=False) as pipe:
+                for command in commands:
+                    pipe.execute_command(*command)
+                return list(await pipe.execute())
+
+        return await self.outlast(replies) if commands else []
 
     async def rung(self, bell: str, seconds: float) -> None:
         """Wait for a bell, for so many seconds at most."""
@@ -71,7 +92,7 @@ class Link:
         async def blocked() -> None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds + _LATE):
-                    await self.client(blocking=True).execute_command(*parts)
+                    await self._blocking.here().execute_command(*parts)
 
         await self.outlast(blocked)
 
@@ -97,8 +118,34 @@ class Link:
 
     async def aclose(self) -> None:
         """Close this loop's connections."""
-        for client in self._clients.pop(asyncio.get_running_loop(), {}).values():
-            await client.aclose()
+        if connection := self._connections.taken_here():
+            connection.break_off()
+            await connection.close()
+        for client in (self._clients.taken_here(), self._blocking.taken_here()):
+            if client is not None:
+                await client.aclose()
+
+
+class _PerLoop(Generic[T]):
+    """One of a kind for each event loop, made when that first asks. `drop` is called with those of
+    loops that have ended."""
+
+    def __init__(self, make: Callable[[], T], drop: Callable[[T], object] = lambda _: None) -> None:
+        self._make, self._drop = make, drop
+        self._made: weakref.WeakKeyDictionary[Any, T] = weakref.WeakKeyDictionary()
+
+    def here(self) -> T:
+        loop = asyncio.get_running_loop()
+        made = self._made.get(loop)
+        if made is None:
+            for ended in [each for each in self._made if each.is_closed()]:
+                self._drop(self._made.pop(ended))  # it refers to its loop, which would stay, too
+            made = self._made[loop] = self._make()
+        return made
+
+    def taken_here(self) -> T | None:
+        """Take away this loop's, if there is one."""
+        return self._made.pop(asyncio.get_running_loop(), None)
 
 
 def deadline_in(wait: float) -> float:

@@ -45,16 +45,13 @@ async def tidied_tasks(link: Link, run: str) -> list[str]:
 async def _look(link: Link, run: str) -> list[_Listed]:
     rows = await link.command("ZRANGE", tagged("buffer", run, "tasks"), 0, -1, "WITHSCORES")
     listed = [(name.decode(), score) for name, score in scored(rows)]
-    alive = await link.outlast(lambda: _alive(link, run, [name for name, _ in listed]))
+    alive = await _alive(link, run, [name for name, _ in listed])
     return [_Listed(*row, bool(lives)) for row, lives in zip(listed, alive, strict=True)]
 
 
 async def _alive(link: Link, run: str, names: Sequence[str]) -> list[int]:
-    async with link.client().pipeline(transaction=False) as pipe:
-        for name in names:
-            pipe.execute_command("EXISTS", tagged("buffer", in_run(run, name), "config"))
-        alive: list[int] = await pipe.execute()
-        return alive
+    keys = [tagged("buffer", in_run(run, name), "config") for name in names]
+    return await link.commands([("EXISTS", key) for key in keys])
 
 
 async def enter_started(link: Link, run: str, task: str) -> None:
@@ -72,7 +69,7 @@ async def enter(link: Link, run: str, task: str) -> None:
 async def strike_off(link: Link, run: str, task: str, score: float) -> None:
     """Take a task off the list whose keys had expired when it was listed with that score."""
     struck = await link.run(_STRIKE, [tagged("buffer", run, "tasks")], [task, score])
-    if struck and any(await link.outlast(lambda: _alive(link, run, [task]))):
+    if struck and any(await _alive(link, run, [task])):
         await enter(link, run, task)  # a process that found it listed began it again
 
 

@@ -4,7 +4,6 @@ A session belongs to no process. A call that is open belongs to one, by a lease;
 the fence of its beginning. Every method may be repeated without harm.
 """
 
-import asyncio
 import json
 import logging
 import secrets
@@ -536,16 +535,10 @@ class SessionLog:
         return (await self._read(session))[1]
 
     async def _read(self, session: Session) -> tuple[dict[str, str], Log]:
-        async def asked() -> Any:
-            async with self._link.client().pipeline(transaction=False) as pipe:
-                for command, key in (
-                    ("HGETALL", session.key()), ("HGETALL", session.calls_key()),
-                    ("GET", session.states_key()),
-                ):  # fmt: skip
-                    pipe.execute_command(command, key)
-                return await pipe.execute()
-
-        found, records, states = await self._link.outlast(asked)
+        found, records, states = await self._link.commands([
+            ("HGETALL", session.key()), ("HGETALL", session.calls_key()),
+            ("GET", session.states_key()),
+        ])  # fmt: skip
         facts = text_fields(found)
         if not facts:
             raise SessionUnknown
@@ -564,8 +557,8 @@ class SessionLog:
         key = tagged("buffer", in_run(self.run, task), "sessions")
         sids = [as_text(sid) for sid in await self._link.command("ZRANGE", key, 0, most - 1)]
         names = ("state", "uid", "id", "seq", "tokens", "bytes", "t", "hole", "cut")
-        rows = await asyncio.gather(
-            *(self._link.command("HMGET", f"{root}:session:{sid}", *names) for sid in sids)
+        rows = await self._link.commands(
+            [("HMGET", f"{root}:session:{sid}", *names) for sid in sids]
         )
         return [
             {"sid": sid, **{name: as_text(value) for name, value in zip(names, row, strict=True)

@@ -21,12 +21,14 @@ class RawGroups:
 
     async def items(self, gids: Sequence[bytes]) -> list[list[Item]]:
         """Each group's items in the order in which they came."""
-        values = await self._many([("HVALS", self._task.group_key(gid.decode())) for gid in gids])
+        values = await self._task.link.commands(
+            [("HVALS", self._task.group_key(gid.decode())) for gid in gids]
+        )
         return await asyncio.to_thread(lambda: [by_arrival(group) for group in values])
 
     async def instance_ids(self, gids: Sequence[bytes]) -> list[Any]:
         """The ids as they were written: 7 is not "7"."""
-        metas = await self._many(
+        metas = await self._task.link.commands(
             [("HGET", self._task.meta_key(gid.decode()), "id") for gid in gids]
         )
         return [
@@ -36,7 +38,7 @@ class RawGroups:
 
     async def starts(self, gids: Sequence[bytes]) -> list[int | None]:
         """The version at each group's start, where the task has a policy."""
-        metas = await self._many(
+        metas = await self._task.link.commands(
             [("HGET", self._task.meta_key(gid.decode()), "start") for gid in gids]
         )
         return [int(said) if said else None for said in metas]
@@ -49,10 +51,12 @@ class RawGroups:
         these items cuts off what is left of so many.
         """
         key = self._task.key
-        cut, flat = await self._many([("HGET", key("seen"), "cut"), ("LRANGE", key("raw"), 0, -1)])
+        cut, flat = await self._task.link.commands(
+            [("HGET", key("seen"), "cut"), ("LRANGE", key("raw"), 0, -1)]
+        )
         found: dict[Any, list[Item]] = {}
         for part in chunks(list(zip(flat[::2], flat[1::2], strict=True)), _ITEMS):
-            values = await self._many(
+            values = await self._task.link.commands(
                 [("HGET", self._task.group_key(gid.decode()), uid) for gid, uid in part]
             )
             for value in values:
@@ -60,12 +64,3 @@ class RawGroups:
                     _, item = stored_item(value)
                     found.setdefault(item["instance_id"], []).append(item)
         return found, int(cut or 0) + len(flat)
-
-    async def _many(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        async def call() -> list[Any]:
-            async with self._task.link.client().pipeline(transaction=False) as pipe:
-                for command in commands:
-                    pipe.execute_command(*command)
-                return list(await pipe.execute())
-
-        return await self._task.link.outlast(call) if commands else []

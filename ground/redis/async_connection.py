@@ -1,6 +1,6 @@
-"""A worker's connection to Redis: a request goes out at once, even if others are unanswered.
+"""A loop's connection to Redis: a request goes out at once, even if others are unanswered.
 
-So the server and the worker work at the same time. Requests of one tick of the loop that find
+So the server and the process work at the same time. Requests of one tick of the loop that find
 others unanswered go out in one write. An error that is a reply is raised to its own caller. An
 error that breaks the connection is raised to all callers that wait on it; the next request opens
 a new one. Nothing is sent again by itself.
@@ -56,7 +56,7 @@ class WireTransport:
         self.moved_at = 0.0
         if not self._wire.watch(self._readable):
             self._wire.hang_up(abort=False)
-            raise ConnectionError("this event loop watches no sockets: a worker needs a selector's")
+            raise ConnectionError("this event loop watches no sockets: it needs a selector's")
 
     def send(self, commands: list[Command]) -> None:
         self._unsent.append(memoryview(packed(commands)))

@@ -1,5 +1,7 @@
 """The buffer's way to Redis: what it says of an outage that it could not outlast."""
 
+import asyncio
+import gc
 from typing import NoReturn
 
 import pytest
@@ -32,3 +34,22 @@ async def test_a_redis_that_runs_a_script_is_asked_again(redis: ground.Client) -
 
 async def _has_such_a_group() -> NoReturn:
     raise ResponseError("BUSYGROUP Consumer Group name already exists")
+
+
+def test_loops_that_ended_leave_no_connection(real_redis: ground.Client) -> None:
+    link = Link(real_redis)
+    for _ in range(5):
+        assert asyncio.run(link.command("PING")) == b"PONG"  # without `aclose`
+    gc.collect()
+    mine = [row for row in real_redis.client_list() if row["cmd"] == "ping"]
+    assert len(mine) == 1, "that of the last loop"
+
+
+async def test_plain_commands_are_answered_in_their_order(redis: ground.Client) -> None:
+    link = Link(redis)
+    assert await link.commands([]) == []
+    assert await link.commands([("SET", "a", 1), ("GET", "a"), ("GET", "b")]) == [b"OK", b"1", None]
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await link.commands([("GET", "a"), ("LPOP", "a"), ("GET", "b")])
+    assert await link.command("GET", "a") == b"1"
+    await link.aclose()
