@@ -127,7 +127,7 @@ class Link:
 
 
 class _PerLoop(Generic[T]):
-    """One of a kind for each event loop, made when that first asks. `drop` is called with those of
+    """A thing for each event loop, made when that first asks for it. `drop` is called with those of
     loops that have ended."""
 
     def __init__(self, make: Callable[[], T], drop: Callable[[T], object] = lambda _: None) -> None:
