@@ -54,7 +54,10 @@ class SandboxSettings(Settings):
         "From 160 on also a precompiled `bits/stdc++.h`, which takes 100.",
     )
     sandbox_uid: int = Field(
-        65534, ge=1, description="User that the sandbox switches to when root starts it. Never 0."
+        65534,
+        ge=1,
+        le=2**32 - 2,
+        description="User that the sandbox switches to when root starts it. Never 0.",
     )
 
     @field_validator("sandbox_expose")

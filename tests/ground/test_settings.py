@@ -6,6 +6,7 @@ from pydantic import AliasChoices, Field, SecretStr, model_validator
 import ground
 from ground import SettingError
 from ground.settings import GroundSettings, Settings
+from jail.settings import SandboxSettings
 
 
 class Example(Settings):
@@ -151,3 +152,9 @@ def test_the_url_of_redis_comes_from_its_variable_or_from_its_file(monkeypatch, 
 def test_a_number_beyond_all_measure_is_refused_if_its_field_has_no_bound(count):
     assert "PENSTOCK_LOW: must be at most 1000000000" in refusal(Example, low=count)
     assert Example.load(low=1, high=10**9).high == 10**9
+
+
+def test_a_user_may_have_any_number_that_linux_gives():
+    """OpenShift's are above a billion."""
+    assert SandboxSettings.load(sandbox_uid=1_000_660_000).sandbox_uid == 1_000_660_000
+    assert "PENSTOCK_SANDBOX_UID: must be less" in refusal(SandboxSettings, sandbox_uid=2**32 - 1)
