@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from ground.keys import tagged
 from penstock.fleet.model import Job, Worker
 from penstock.fleet.one_job import first_line, program_in
-from penstock.fleet.work import read_jobs
+from penstock.fleet.work import ended_last, read_jobs
 
 JobState = Literal[
     "waiting", "running", "finished", "failed", "deferred", "scheduled", "canceled"
@@ -113,16 +113,23 @@ _FIRST = 200  # characters
 
 
 class _Registered:
-    """The jobs of one of RQ's registries, the latest first."""
+    """The jobs of one of RQ's registries, the latest first: among 1,000, if they have ended."""
 
     def __init__(self, client: Any, queue: str, state: str) -> None:
         self._client = client
         self._key = f"rq:{_REGISTRIES.get(state, state)}:{queue}"
+        self._queue, self._state = queue, state
+        self._sorted: list[str] | None = None if state in ("finished", "failed") else []
 
     async def total(self) -> int:
         return int(await self._client.zcard(self._key))
 
     async def ids(self, start: int, count: int) -> list[str]:
+        if self._sorted is None:
+            ended = await ended_last(self._client, [self._queue], self._state)
+            self._sorted = [id for _, id in ended]
+        if start < len(self._sorted):
+            return self._sorted[start : start + count]
         members = await self._client.zrevrange(self._key, start, start + count - 1)
         return [_id(member) for member in members]
 

@@ -16,6 +16,7 @@ SHOWN_JOBS = 30
 # Stock RQ's idle worker has a heartbeat every 405 s.
 SILENT_RQ = 435.0
 OVERDUE = 20.0  # seconds; RQ's scheduler looks every second
+LOOKED_AT = 1000  # jobs that ended, to find the last of them
 _EXPLAINED = 5
 _DESCRIBED = 1000  # characters: people may put whole programs there
 UNHAPPY = tuple(outcome for outcome in PROGRAM_OUTCOMES if outcome != "finished")
@@ -105,14 +106,26 @@ async def with_their_jobs(client: Any, workers: Sequence[Worker]) -> list[Worker
 
 async def read_ended(client: Any, queues: Iterable[Queue], registry: str) -> list[Job]:
     """The jobs that ended last, of all queues; `registry` is `finished` or `failed`."""
-    named = [queue.name for queue in queues]
+    ids = await ended_last(client, [queue.name for queue in queues], registry)
+    jobs = [job for job in await read_jobs(client, ids[:SHOWN_JOBS]) if job]
+    return sorted(jobs, key=lambda job: -job.ended)
+
+
+async def ended_last(client: Any, queues: Sequence[str], registry: str) -> list[tuple[str, str]]:
+    """The queue and id of up to 1,000 jobs in a registry of these queues, those that ended last
+    first. RQ orders them by the end of the time for which each is kept, and that time differs."""
+    most = max(SHOWN_JOBS, LOOKED_AT // max(1, len(queues)))
     pipe = client.pipeline(transaction=False)
-    for name in named:
-        pipe.zrevrange(f"rq:{registry}:{name}", 0, SHOWN_JOBS - 1)
-    lists = await pipe.execute()
-    ids = [(name, _text(id)) for name, ids in zip(named, lists, strict=True) for id in ids]
-    jobs = [job for job in await read_jobs(client, ids) if job]
-    return sorted(jobs, key=lambda job: -job.ended)[:SHOWN_JOBS]
+    for name in queues:
+        pipe.zrevrange(f"rq:{registry}:{name}", 0, most - 1)
+    lists = zip(queues, await pipe.execute(), strict=True)
+    jobs = [(name, _text(id)) for name, ids in lists for id in ids]
+    rows = await _fields(client, [id for _, id in jobs], ("ended_at", "started_at"))
+    ends = {
+        job: ended or started or b""  # RQ notes no end of one that it gives up
+        for job, (ended, started) in zip(jobs, rows, strict=True)
+    }
+    return sorted(ends, key=ends.__getitem__, reverse=True)
 
 
 async def with_errors(client: Any, jobs: Sequence[Job]) -> list[Job]:

@@ -4,6 +4,8 @@ import asyncio
 import json
 import shlex
 import time
+import zlib
+from base64 import b64encode
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -225,6 +227,36 @@ async def test_what_ended_is_told_with_its_times(real_redis: ground.Client) -> N
     assert done.waited is not None
     assert 0 <= done.took < 60
     assert (fleet.queues[0].counters["finished"], fleet.queues[0].counters["failed"]) == (1, 1)
+
+
+def put_failed(client: Any, id: str, ago: float, kept: float, error: str = "", **more: str) -> None:
+    """A job that failed, as RQ keeps it."""
+    ended = now() - timedelta(seconds=ago)
+    client.sadd("rq:queues", "rq:queue:code")
+    row = {"status": "failed", "origin": "code", "ended_at": utcformat(ended), **more}
+    client.hset(f"rq:job:{id}", mapping=row)
+    client.zadd("rq:failed:code", {id: ended.timestamp() + kept})
+    if error:
+        client.xadd(f"rq:results:{id}", {"exc_string": b64encode(zlib.compress(error.encode()))})
+
+
+async def test_the_jobs_that_failed_last_are_first_however_long_others_are_kept(
+    redis: ground.Client,
+) -> None:
+    for n in range(40):
+        put_failed(redis, f"old{n:02}", ago=250_000 + n, kept=31_536_000)
+    put_failed(redis, "new0", ago=20, kept=86_400)
+    put_failed(redis, "new1", ago=10, kept=3_600)
+    async with FleetReader(target_of(redis)) as reader:
+        fleet = await reader.read()
+        first, *_ = pages = [
+            await jobs_of(reader.client, "code", "failed", start=start, count=30)
+            for start in (0, 30)
+        ]
+    ids = ["new1", "new0", *(f"old{n:02}" for n in range(40))]
+    assert [job.id for job in fleet.failed] == ids[:30] == [job.id for job in first.jobs]
+    assert [job.id for page in pages for job in page.jobs] == ids
+    assert fleet.sentence.startswith("2 jobs failed in the last 15 minutes")
 
 
 async def test_a_program_whose_outcome_is_unknown_counts_as_masked_at_once(
