@@ -464,7 +464,8 @@ def test_anything_is_found_by_its_id_or_a_part_of_its_name(
 
     until(lambda: ("group", "m:7:0", True) in found("m:7:0"), "a look that knows the task")
     assert found(job.id) == [("job", job.id, True)]
-    assert found("REWARDS") == [("queue", "rewards", False), ("gate", "rewards-gate", False)]
+    named = [("queue", "rewards", False), ("gate", "rewards-gate", False)]
+    until(lambda: found("REWARDS") == named, "a look that began after both were made")
     assert found("rewards-gate")[0] == ("gate", "rewards-gate", True)
     assert found("*") == found("no such thing") == found("") == []
 
