@@ -17,7 +17,6 @@ SHOWN_JOBS = 30
 SILENT_RQ = 435.0
 OVERDUE = 20.0  # seconds; RQ's scheduler looks every second
 LOOKED_AT = 1000  # jobs that ended, to find the last of them
-_EXPLAINED = 5
 _DESCRIBED = 1000  # characters: people may put whole programs there
 UNHAPPY = tuple(outcome for outcome in PROGRAM_OUTCOMES if outcome != "finished")
 _WORKER = (
@@ -105,39 +104,40 @@ async def with_their_jobs(client: Any, workers: Sequence[Worker]) -> list[Worker
 
 
 async def read_ended(client: Any, queues: Iterable[Queue], registry: str) -> list[Job]:
-    """The jobs that ended last, of all queues; `registry` is `finished` or `failed`."""
-    ids = await ended_last(client, [queue.name for queue in queues], registry)
-    jobs = [job for job in await read_jobs(client, ids[:SHOWN_JOBS]) if job]
+    """The jobs that ended last, of all queues; `registry` is `finished` or `failed`. RQ also lists
+    those as failed that their callers stopped: they are left out."""
+    ended = await ended_last(client, [queue.name for queue in queues], registry)
+    ids = [job for job, status in ended.items() if status == registry][:SHOWN_JOBS]
+    jobs = [job for job in await read_jobs(client, ids) if job]
     return sorted(jobs, key=lambda job: -job.ended)
 
 
-async def ended_last(client: Any, queues: Sequence[str], registry: str) -> list[tuple[str, str]]:
-    """The queue and id of up to 1,000 jobs in a registry of these queues, those that ended last
-    first. RQ orders them by the end of the time for which each is kept, and that time differs."""
+async def ended_last(
+    client: Any, queues: Sequence[str], registry: str
+) -> dict[tuple[str, str], str]:
+    """The queue and id of up to 1,000 jobs in a registry of these queues, with their states: those
+    that ended last first. RQ orders them by when they expire, and each is kept for its own time."""
     most = max(SHOWN_JOBS, LOOKED_AT // max(1, len(queues)))
     pipe = client.pipeline(transaction=False)
     for name in queues:
         pipe.zrevrange(f"rq:{registry}:{name}", 0, most - 1)
     lists = zip(queues, await pipe.execute(), strict=True)
     jobs = [(name, _text(id)) for name, ids in lists for id in ids]
-    rows = await _fields(client, [id for _, id in jobs], ("ended_at", "started_at"))
-    ends = {
-        job: ended or started or b""  # RQ notes no end of one that it gives up
-        for job, (ended, started) in zip(jobs, rows, strict=True)
-    }
-    return sorted(ends, key=ends.__getitem__, reverse=True)
+    rows = await _fields(client, [id for _, id in jobs], ("ended_at", "started_at", "status"))
+    found = [
+        (ended or started or b"", job, _text(status))  # RQ notes no end of one that it gives up
+        for job, (ended, started, status) in zip(jobs, rows, strict=True)
+    ]
+    return {job: status for _, job, status in sorted(found, reverse=True)}
 
 
 async def with_errors(client: Any, jobs: Sequence[Job]) -> list[Job]:
-    """These failed jobs, the newest with the last line of their tracebacks."""
+    """These failed jobs, each with the last line of its traceback."""
     pipe = client.pipeline(transaction=False)
-    for job in jobs[:_EXPLAINED]:
+    for job in jobs:
         pipe.xrevrange(f"rq:results:{job.id}", count=1)
     results = await pipe.execute(raise_on_error=False)
-    explained = [
-        replace(job, error=_last_line(rows)) for job, rows in zip(jobs, results, strict=False)
-    ]
-    return [*explained, *jobs[_EXPLAINED:]]
+    return [replace(job, error=_last_line(rows)) for job, rows in zip(jobs, results, strict=True)]
 
 
 def _last_line(rows: Any) -> str:

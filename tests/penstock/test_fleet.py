@@ -259,6 +259,32 @@ async def test_the_jobs_that_failed_last_are_first_however_long_others_are_kept(
     assert fleet.sentence.startswith("2 jobs failed in the last 15 minutes")
 
 
+async def test_jobs_that_their_callers_stop_are_no_failures_and_hide_none(
+    redis: ground.Client,
+) -> None:
+    for n in range(40):
+        put_failed(redis, f"stopped{n}", ago=5, kept=3600, status="stopped")
+    assert (await look(redis)).level == "well"
+    put_failed(redis, "bad", ago=60, kept=3600)
+    fleet = await look(redis)
+    assert fleet.sentence.startswith("1 job failed in the last 15 minutes")
+    assert [job.id for job in fleet.failed] == ["bad"]
+
+
+async def test_a_job_that_killed_its_workers_is_an_alarm_beside_many_later_failures(
+    redis: ground.Client,
+) -> None:
+    died = "worker.errors.WorkerDied: 3 workers died as they ran it"
+    put_failed(redis, "deadly", ago=60, kept=3600, error=died)
+    for n in range(25):
+        put_failed(redis, f"later{n}", ago=n, kept=3600, error="ValueError: no")
+    fleet = await look(redis)
+    assert [alarm.verdict for alarm in fleet.alarms] == ["job_kills_workers", "jobs_failed"]
+    assert (
+        fleet.alarms[1].text == "25 jobs failed in the last 15 minutes, the latest: ValueError: no"
+    )
+
+
 async def test_a_program_whose_outcome_is_unknown_counts_as_masked_at_once(
     real_redis: ground.Client,
 ) -> None:
