@@ -7,11 +7,13 @@ used.
 import logging
 import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from buffer.errors import GeneratorError
 from buffer.settings import BufferSettings
 from ground import tracing
 from ground.backoff import backoff, retry_after_seconds
+from ground.loopback import is_loopback
 
 if TYPE_CHECKING:
     import httpx
@@ -48,7 +50,7 @@ class Api:
         while True:
             pause = 0.0
             if self._client is None:
-                self._client = new_client(self._headers)
+                self._client = new_client(self._url, self._headers)
             try:
                 answer = self._client.request(
                     method, self._url + path, headers=tracing.headers(), **options
@@ -70,11 +72,12 @@ class Api:
             time.sleep(max(pause, backoff(failures, 0.1, _LONGEST_PAUSE)))
 
 
-def new_client(headers: dict[str, str]) -> "httpx.Client":
+def new_client(url: str, headers: dict[str, str]) -> "httpx.Client":
     """The connections of one thread. The server itself waits for room before it answers 429."""
     import httpx
 
-    return httpx.Client(timeout=_TIMEOUT, headers=headers)
+    proxied = not is_loopback(urlsplit(url).hostname or "")
+    return httpx.Client(timeout=_TIMEOUT, headers=headers, trust_env=proxied)
 
 
 def authorization() -> dict[str, str]:

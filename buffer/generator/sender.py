@@ -55,7 +55,7 @@ class Sender:
         import httpx
 
         if self._client is None:
-            self._client = new_client(authorization())
+            self._client = new_client(self._url, authorization())
         try:
             body = encoded(item)
         except (TypeError, ValueError, RecursionError) as problem:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import logging
 import os
 import re
@@ -20,6 +19,7 @@ from pydantic import SecretStr
 from ground import tracing
 from ground.errors import SettingError
 from ground.http.bounds import BoundedProtocol
+from ground.loopback import is_loopback
 from ground.settings import HttpSettings
 
 log = logging.getLogger("penstock.http")
@@ -97,7 +97,7 @@ def require_token(
     host: str, token: SecretStr | None, setting: str, *, without: bool = False
 ) -> None:
     """Refuse to be open to other machines without a token, unless a setting allows it."""
-    if token is not None or _is_loopback(host):
+    if token is not None or is_loopback(host):
         return
     if not (without or HttpSettings.load().without_token):
         raise SettingError(
@@ -188,10 +188,3 @@ def _server(
         http=BoundedProtocol, ws="websockets-sansio" if websockets else "none",
     )  # fmt: skip
     return Server(config)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

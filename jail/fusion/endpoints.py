@@ -22,6 +22,7 @@ import httpx
 
 from ground.backoff import backoff
 from ground.errors import SettingError
+from ground.loopback import is_loopback
 from jail.errors import SandboxFailure, SandboxTimeout, SandboxUnreachable
 
 FIRST_ASIDE = 0.5
@@ -134,7 +135,7 @@ class Connections:
         idle = self._idle[url]
         while idle and idle[0][1] < time.monotonic() - KEEPALIVE:
             await idle.popleft()[0].aclose()
-        client = idle.pop()[0] if idle else self._open()
+        client = idle.pop()[0] if idle else self._open(url)
         try:
             yield client
         except BaseException:
@@ -149,9 +150,10 @@ class Connections:
             while idle:
                 await idle.pop()[0].aclose()
 
-    def _open(self) -> httpx.AsyncClient:
+    def _open(self, url: str) -> httpx.AsyncClient:
         return httpx.AsyncClient(
             headers=self._headers,
+            trust_env=not is_loopback(urlsplit(url).hostname or ""),
             verify=self._tls,
             timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),  # the deadline does the rest
             limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE),
@@ -172,7 +174,7 @@ async def refuses(url: str) -> bool:
             refusals = [await _refuses(str(address[0]), port) for *_, address in found]
     except OSError:
         return False
-    return all(refusals) and not getproxies()
+    return all(refusals) and (is_loopback(parts.hostname or "") or not getproxies())
 
 
 async def _refuses(host: str, port: int) -> bool:

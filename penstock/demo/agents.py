@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from buffer import RolloutBuffer
 from penstock.demo.model import TOOL, question, right_answer
@@ -33,7 +33,10 @@ class Agents:
     def __init__(
         self, model_url: str, queue: CodeQueue, buffer: RolloutBuffer, tally: Tally
     ) -> None:
-        self._model = AsyncOpenAI(base_url=model_url, api_key="none", max_retries=0)
+        direct = DefaultAsyncHttpxClient(trust_env=False)  # no proxy reaches it
+        self._model = AsyncOpenAI(
+            base_url=model_url, api_key="none", max_retries=0, http_client=direct
+        )
         self._queue = queue
         self._buffer = buffer
         self._tally = tally

@@ -112,7 +112,7 @@ class Service:
 
     async def _becomes_ready(self, process: asyncio.subprocess.Process) -> bool:
         """However long that takes; False if it ends before."""
-        async with httpx.AsyncClient(timeout=2.0) as client:
+        async with httpx.AsyncClient(timeout=2.0, trust_env=False) as client:
             while process.returncode is None:
                 with contextlib.suppress(httpx.TransportError, *UNWELL):
                     if await self._is_well(client):

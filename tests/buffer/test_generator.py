@@ -116,7 +116,7 @@ class Post:
         self.refusals: list[httpx.Response] = []
         self.headers: dict[str, str] = {}
 
-    def opened(self, headers: dict[str, str]) -> "Post":
+    def opened(self, url: str, headers: dict[str, str]) -> "Post":
         self.headers = headers
         return self
 
@@ -264,6 +264,12 @@ def test_a_generator_shows_the_servers_token(post: Post, monkeypatch: pytest.Mon
     BaseGenerator("http://engine", "http://buffer").send_data_to_buffer({"instance_id": "a"})
     assert post.headers == {"Authorization": "Bearer secret"}
     assert post.items == [{"instance_id": "a"}]
+
+
+def test_no_proxy_is_asked_for_a_buffer_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # nobody listens there
+    with scripted_model(lambda *_: said("2")) as server, api.new_client(server.url, {}) as client:
+        assert client.post(server.url, json={}).status_code == 200
 
 
 def test_an_item_refused_for_good_is_not_sent_again(post: Post) -> None:

@@ -9,8 +9,21 @@ from typing import Any, NoReturn
 import pytest
 import redis
 
+from penstock.demo.agents import Agents, Tally
+from penstock.demo.model import question, scripted_model
 from penstock.demo.record import DemoFailed
 from penstock.demo.story import Story
+
+
+async def test_no_proxy_is_asked_for_the_model_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # nobody listens there
+    with scripted_model() as model:
+        agents = Agents(model, None, None, Tally())  # type: ignore[arg-type]
+        asked = [{"role": "user", "content": question(1)}]
+        assert (await agents._ask(asked, 1, 1)).tool_calls
+        await agents._model.close()
 
 
 async def test_who_was_to_strike_says_nothing_once_the_demo_has_failed(

@@ -284,12 +284,15 @@ def test_a_second_one_elsewhere_does_not_take_the_firsts_services_for_its_own(
 
 
 @pytest.mark.timeout(600)
-def test_it_is_up_among_files_named_as_modules_on_ports_that_it_chooses(tmp_path: Path) -> None:
+def test_it_is_up_among_files_named_as_modules_on_ports_that_it_chooses_past_a_proxy(
+    tmp_path: Path,
+) -> None:
     """The files stand in the folder that it is started in, and would break whatever took them."""
     (tmp_path / "worker").mkdir()
     for name in ("worker/__init__", "redis", "json", "ground", "logging"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong module')\n")
-    free = {"PENSTOCK_BUFFER_PORT": "0", "PENSTOCK_MONITOR_PORT": "0"}
+    proxy = "http://127.0.0.1:9"  # nobody listens there
+    free = {"PENSTOCK_BUFFER_PORT": "0", "PENSTOCK_MONITOR_PORT": "0", "HTTP_PROXY": proxy}
     with started(tmp_path, **free) as up:
         assert up.runs("print(6 * 7)") == "42\n"
         before = up.services()

@@ -205,6 +205,14 @@ async def test_nobody_listens(fusion, sandbox):
     assert failure.may_be_running is False
 
 
+async def test_no_proxy_is_asked_for_a_sandbox_on_this_machine(fusion, sandbox, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # nobody listens there
+    await sandbox.run(PROGRAM)
+    fusion.stop_listening()
+    failure = await failure_of(sandbox)
+    assert failure.may_be_running is False, "its refusal is its own"
+
+
 async def test_a_process_without_descriptors_does_not_blame_the_sandbox(fusion, sandbox):
     fusion.default = Answer.ok(seconds=math.inf)
     held = asyncio.create_task(sandbox.run(CodeRequest(code="print(1)")))
