@@ -17,7 +17,7 @@ from typing import Literal
 
 _correlation: ContextVar[str] = ContextVar("penstock_correlation", default="")
 # All but tab and newline; and what turns the direction of writing, or ends a line elsewhere.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")  # as RQ writes it for a terminal
 _NOISY = ("httpx", "httpx2", "httpcore", "openai")  # a line per request, at INFO
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {

@@ -85,7 +85,7 @@ def command(
     judged_on = _read_cases(cases, request) if cases is not None else None
     with fleets_redis(settings) as url:
         if not wait and (start := run_in_order(_start_if_none_listens(url, settings, queue))):
-            click.echo(
+            say(
                 f"penstock: no worker listens on queue {queue!r}; start everything with penstock "
                 f"up, or a worker: {start}; or wait for one with --wait",
                 err=True,

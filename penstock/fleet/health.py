@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
+from ground import visible
 from penstock.fleet.buffers import bias
 from penstock.fleet.model import Alarm, Fleet, Level, Queue, Registry, Server, Task, Worker
 from penstock.fleet.why_it_grows import holding
@@ -132,15 +133,21 @@ VERDICTS: dict[str, Rule] = {
 def judge(fleet: Fleet, workers: Sequence[Worker]) -> Fleet:
     """The look again, now with what is wrong; `workers` are all of them."""
     found = sorted(
-        (
+        map(_on_one_line, (
             *_of_jobs(fleet), *_of_server(fleet.server), *_of_queues(fleet), *_of_gates(fleet),
             *_of_workers(workers), *_of_tasks(fleet), *_of_sandboxes(fleet), *_of_monitor(fleet),
-        ),
+        )),
         key=lambda one: (one.level != "bad", FAMILIES.index(VERDICTS[one.verdict].family)),
     )  # fmt: skip
     judged = replace(fleet, alarms=tuple(found), notes=tuple(one.said for one in found))
     level, sentence = _first_said(judged)
     return replace(judged, level=level, sentence=sentence)
+
+
+def _on_one_line(alarm: Alarm) -> Alarm:
+    """The alarm as a terminal and a page may show it: errors and names in it are others' text."""
+    text, remedy = (visible(said.replace("\n", " ")) for said in (alarm.text, alarm.remedy))
+    return replace(alarm, text=text, remedy=remedy)
 
 
 def _first_said(fleet: Fleet) -> tuple[Level, str]:

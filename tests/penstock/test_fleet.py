@@ -271,6 +271,16 @@ async def test_jobs_that_their_callers_stop_are_no_failures_and_hide_none(
     assert [job.id for job in fleet.failed] == ["bad"]
 
 
+async def test_an_alarm_is_one_line_that_steers_no_terminal(redis: ground.Client) -> None:
+    put_failed(redis, "bad", ago=1, kept=3600, error="ValueError: \x1b[2J\x9b31m\u202e\u061cno")
+    redis.sadd("rq:queues", "rq:queue:\x1b[2Jq\nwell  All is well")
+    redis.rpush("rq:queue:\x1b[2Jq\nwell  All is well", "job")
+    fleet = await look(redis)
+    assert len(fleet.notes) == 2
+    assert all(note.isprintable() for note in (*fleet.notes, fleet.sentence)), fleet.notes
+    assert r"ValueError: \u001b[2J\u009b31m\u202e\u061cno" in fleet.notes[1]
+
+
 async def test_a_job_that_killed_its_workers_is_an_alarm_beside_many_later_failures(
     redis: ground.Client,
 ) -> None:
