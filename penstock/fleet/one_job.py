@@ -54,11 +54,9 @@ class Stored:
         return None if value is None else json.loads(base64.b64decode(value))
 
     def called(self) -> tuple[str, list[Any]]:
-        """The function, and its arguments. Raises `ValueError` for what is not JSON."""
-        try:
-            function, _, arguments, _ = json.loads(unpacked(self.fields.get(b"data", b"")))
-        except (TypeError, RecursionError) as wrong:
-            raise ValueError(str(wrong)) from None
+        """The function, and its arguments. Raises `ValueError` for what RQ does not write as
+        JSON."""
+        function, arguments, _ = _called(self.fields.get(b"data", b""))
         return function, arguments
 
 
@@ -117,12 +115,23 @@ async def _of_worker(client: Any, worker: str) -> dict[str, Any]:
     return {"gate": _text(gate), "release": _text(release), "ungated": gate == b""}
 
 
+def _called(data: bytes) -> tuple[str, list[Any], Any]:
+    """The function, its arguments, and those by name."""
+    try:
+        function, _, arguments, named = json.loads(unpacked(data))
+    except (TypeError, RecursionError) as wrong:
+        raise ValueError(str(wrong)) from None
+    if not isinstance(function, str) or not isinstance(arguments, list):
+        raise ValueError("not RQ's form")  # noqa: TRY004 - caught beside the others
+    return function, arguments, named
+
+
 def _call(data: bytes) -> dict[str, Any]:
     """The function and its arguments; a program is shown apart."""
     try:
-        function, _, arguments, named = json.loads(unpacked(data))
-    except (ValueError, TypeError, RecursionError):
-        return {"function": "", "note": "its arguments are not JSON, and are not opened here"}
+        function, arguments, named = _called(data)
+    except ValueError:
+        return {"function": "", "note": "its arguments are not RQ's JSON, and are not opened here"}
     first = arguments[0] if arguments else None
     if isinstance(first, dict) and isinstance(first.get("code"), str):
         rest = {name: value for name, value in first.items() if name not in ("code", "files")}

@@ -91,7 +91,10 @@ async def explain_group(
 def _sentence(reward: Any, masked: str) -> str:
     if masked:
         return f"it is masked, so its reward does not count: {masked}"
-    return "it has no reward" if reward is None else f"its reward is {reward:g}"
+    if reward is None:
+        return "it has no reward"
+    said = f"{reward:g}" if isinstance(reward, int | float) else cut(str(reward))
+    return f"its reward is {said}"
 
 
 def _of_group(task: str, group: GroupInfo, items: list[dict[str, Any]]) -> Iterator[Fact]:
@@ -115,11 +118,12 @@ def _of_group(task: str, group: GroupInfo, items: list[dict[str, Any]]) -> Itera
 def _made(item: Mapping[str, Any]) -> Iterator[Fact]:
     """The turns, and the versions of the weights, by which an item was made."""
     if isinstance(rows := item.get("rows"), list):
-        calls = {call[0] for row in rows for call in row.get("calls", ())}
+        known = [row if isinstance(row, Mapping) else {} for row in rows]
+        calls = {str(call[0]) for row in known for call in _lists(row.get("calls"))}
         yield Fact("turns", f"{many(len(calls), 'turn')} in {many(len(rows), 'row')}")
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(known, 1):
             if row.get("cause"):
-                yield Fact(f"row {number}", f"masked: {row['cause']}", "warn")
+                yield Fact(f"row {number}", f"masked: {cut(str(row['cause']))}", "warn")
     elif isinstance(messages := item.get("messages"), list) and messages:
         said = sum(one.get("role") == "assistant" for one in messages if isinstance(one, Mapping))
         yield Fact("turns", f"{many(said, 'answer')} in {many(len(messages), 'message')}")
@@ -134,6 +138,12 @@ def _made(item: Mapping[str, Any]) -> Iterator[Fact]:
         yield Fact("failure", cut(failure), "warn")
     for session in _named(item, "session"):
         yield Fact("session", session, "", "session", session)
+
+
+def _lists(found: Any) -> list[list[Any]]:
+    """The lists in a list, that are not empty: the buffer takes rows of any form."""
+    rows = found if isinstance(found, list) else []
+    return [row for row in rows if isinstance(row, list) and row]
 
 
 def _mask_of(item: Mapping[str, Any]) -> str:

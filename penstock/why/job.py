@@ -57,7 +57,7 @@ def request_of(stored: Stored) -> tuple[Request | None, str]:
     except PenstockError as refusal:
         return None, str(refusal)
     except (ValueError, IndexError):
-        return None, "what it calls is not JSON, and is not opened"
+        return None, "what it calls is not RQ's JSON, and is not opened"
 
 
 def result_of(stored: Stored) -> Result | None:

@@ -19,6 +19,7 @@ from jail.judge.models import Checker, JudgeCase, JudgeRequest, JudgeResult
 from jail.models import CodeRequest
 from limiter import TokenBucket
 from penstock.fleet import FleetReader
+from penstock.fleet.jobs import jobs_of
 from penstock.why import Explained, NothingFound, explain
 from penstock.why.model import cut
 from penstock.why.replay import Replay, replay
@@ -247,6 +248,47 @@ async def test_turns_and_versions_of_a_session_are_in_the_list(real_redis: groun
     assert said(found, "turn") == "turn 1; 2 new, 2 sampled of version 5; stop"
     assert said(found, "rows") == "1 row, 2 of 2 sampled tokens are trained on"
     await bench.aclose()
+
+
+@pytest.mark.parametrize(
+    ("noted", "told"),
+    [
+        ({"reward": {"acc": 1.0}}, "its reward is {'acc': 1.0}"),
+        ({"reward": "0.5"}, "its reward is 0.5"),
+        (
+            {"rows": [1, {"calls": [1, [], [["a"]]]}, {"calls": 2, "cause": ["x"]}]},
+            "1 turn in 3 rows",
+        ),
+    ],
+)
+async def test_an_item_of_any_form_that_the_buffer_takes_is_explained(
+    real_redis: ground.Client, noted: dict[str, Any], told: str
+) -> None:
+    buffer = RolloutBuffer(real_redis, "math", TaskConfig(group_size=1))
+    item = {"instance_id": "i", "uid": "u", "messages": [], "reward": 1.0}
+    await buffer.write(item | noted)
+    await buffer.aclose()
+    found = await why(real_redis, "u")
+    assert any(one.startswith(told) for one in (found.sentence, said(found, "turns")))
+
+
+@pytest.mark.parametrize(
+    "data", ['["f", null, {"a": 1}, {}]', '[["x"], null, [], {}]', '["f", null, 5, {}]', "[]", "7"]
+)
+async def test_a_job_with_data_that_rq_does_not_write_is_shown_without_its_call(
+    redis: ground.Client, data: str
+) -> None:
+    redis.hset("rq:job:odd", mapping={"status": "finished", "origin": "code", "data": data})
+    redis.zadd("rq:finished:code", {"odd": 1})
+    assert said(await why(redis, "odd"), "program") == (
+        "what it calls is not RQ's JSON, and is not opened"
+    )
+    async with FleetReader(target_of(redis)) as reader:
+        job = await reader.job("odd")
+        page = await jobs_of(reader.client, "code", "finished")
+    assert job is not None
+    assert job["call"]["note"].startswith("its arguments are not RQ's JSON")
+    assert [(one.id, one.program) for one in page.jobs] == [("odd", "")]
 
 
 async def test_a_job_that_waits_says_why_and_one_that_failed_how(real_redis: ground.Client) -> None:
