@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from ground.redis.connect import UNWELL
 from ground.settings import GroundSettings
 from penstock.doctor.finding import Finding
 from penstock.doctor.isolation import check_isolation
 from penstock.doctor.packages import check_names, check_python, check_versions
-from penstock.doctor.redis import check_redis, fleets_target
+from penstock.doctor.redis import check_redis, fleets_target, trouble_of
 from penstock.doctor.stored import check_fleet
 from penstock.options import examples, given_settings, settings_options
 from penstock.tables import Styled, Table, coloured
@@ -62,8 +63,18 @@ def examine(settings: GroundSettings) -> Report:
     found = {about: list(check()) for about, check in checks.items()}
     # Of a Redis that does not serve us, one finding is enough.
     served = all(finding.verdict != "fail" for finding in found["redis"])
-    found["fleet"] = list(check_fleet(fleets_target(settings), settings.run)) if served else []
+    found["fleet"] = list(_fleet(settings)) if served else []
     return {about: found[about] for about in ("python", "redis", "sandbox", "fleet")}
+
+
+def _fleet(settings: GroundSettings) -> Iterable[Finding]:
+    target = fleets_target(settings)
+    try:
+        yield from check_fleet(target, settings.run)
+    except UNWELL as trouble:
+        if target is None:
+            raise
+        yield trouble_of("fleet", target, trouble)
 
 
 def table_of(report: Report, *, quiet: bool = False) -> Table:

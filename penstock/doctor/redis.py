@@ -11,7 +11,7 @@ from typing import Any
 from redis import RedisCluster
 from redis.exceptions import NoPermissionError, ResponseError
 
-from ground import Client, RedisError, SettingError
+from ground import Client, PenstockError, RedisError, SettingError
 from ground.redis.check import (
     ServerFacts,
     open_plainly,
@@ -20,6 +20,7 @@ from ground.redis.check import (
     require_writes,
     too_few_permissions,
 )
+from ground.redis.connect import UNWELL
 from ground.redis.url import RedisTarget, parse_redis_url
 from ground.server.binary import server_of
 from ground.server.server import running_server
@@ -69,13 +70,20 @@ def check_server(target: RedisTarget, *, timeout: float = 5.0) -> Iterator[Findi
             yield warn("queues", "RQ cannot keep them on a cluster", "give them one primary")
             return
         yield from check_queues(client)
-    except RedisError as trouble:
-        yield fail("server", str(trouble))
-    except NoPermissionError as refusal:  # it may run scripts, but not use our keys
-        fact, _, remedy = too_few_permissions(refusal).rpartition(". ")
-        yield fail("permissions", f"{target} {fact}", remedy)
+    except UNWELL as trouble:
+        yield trouble_of("server", target, trouble)
     finally:
         client.close()
+
+
+def trouble_of(about: str, target: RedisTarget, trouble: Exception) -> Finding:
+    """The finding on a Redis that broke off while it was looked at, or refused."""
+    if isinstance(trouble, NoPermissionError):  # it may run scripts, but not use our keys
+        fact, _, remedy = too_few_permissions(trouble).rpartition(". ")
+        return fail("permissions", f"{target} {fact}", remedy)
+    if isinstance(trouble, PenstockError):
+        return fail(about, str(trouble))
+    return fail(about, f"{target} broke off, or refused: {trouble}", "read its log, and look again")
 
 
 def check_embedded(settings: GroundSettings) -> Iterator[Finding]:

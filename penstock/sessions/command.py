@@ -194,7 +194,7 @@ def _write(output: Output) -> None:
 
 def _size() -> Terminal:
     size = os.get_terminal_size(1)
-    return Terminal(size.columns, size.lines)
+    return Terminal(size.columns or 80, size.lines or 24)  # some terminals have none
 
 
 @contextlib.contextmanager

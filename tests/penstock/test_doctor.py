@@ -15,7 +15,7 @@ import fakeredis
 import pytest
 
 from buffer import RolloutBuffer, TaskConfig
-from ground import EmbeddedServer, connect
+from ground import Client, EmbeddedServer, connect
 from ground.redis.url import parse_redis_url
 from ground.server.binary import bundled_server
 from limiter import TokenBucket
@@ -33,6 +33,7 @@ from penstock.doctor.packages import (
 from penstock.doctor.redis import check_server
 from penstock.doctor.stored import check_fleet
 from tests.harness import commands
+from tests.harness.servers import PrivateRedis
 from tests.penstock.commands import run
 
 
@@ -114,6 +115,20 @@ def test_a_failed_check_says_what_to_do_and_exits_with_1() -> None:
     assert "fail     server" in result.stdout
     assert "PENSTOCK_REDIS_URL: redis://127.0.0.1:1/0 does not answer" in result.stdout
     assert "Not ready: 1 failed" in result.stdout
+
+
+@pytest.mark.parametrize(("key", "about"), [("rq:queues", "server"), ("rq:workers", "fleet")])
+def test_a_redis_that_breaks_off_or_refuses_is_one_line_of_a_whole_report(
+    real_redis: Client, shared_server: PrivateRedis, key: str, about: str
+) -> None:
+    real_redis.set(key, "of another program")
+    result = doctor("--json", "--redis-url", shared_server.url)
+    assert result.returncode == 1, result.stderr
+    findings = json.loads(result.stdout)["findings"]
+    (failed,) = [one for one in findings if one["verdict"] == "fail"]
+    assert failed["about"] == about
+    assert "WRONGTYPE" in failed["fact"]
+    assert {"python", "redis", "sandbox"} <= {one["section"] for one in findings}
 
 
 @pytest.mark.parametrize("form", ["redis+cluster://{}", "redis+sentinel://{}/mymaster"])
