@@ -151,7 +151,7 @@ async def _attached(name: str, words: list[str]) -> int:
         task.add_done_callback(resizing.discard)
 
     with _raw():
-        loop.add_reader(0, lambda: typed.put_nowait(os.read(0, _TYPED)))
+        loop.add_reader(0, _hear, loop, 0, typed)
         loop.add_signal_handler(signal.SIGWINCH, resize)
         feeding = loop.create_task(_feed(process, typed))
         try:
@@ -168,6 +168,17 @@ async def _attached(name: str, words: list[str]) -> int:
     if end.message:
         say(f"penstock: {end.message}", err=True)
     return end.code if end.code is not None else 128 + (end.signal or 0)
+
+
+def _hear(loop: asyncio.AbstractEventLoop, keys: int, typed: "asyncio.Queue[bytes]") -> None:
+    """Take what was typed. A terminal that hung up is always readable, and has nothing more."""
+    try:
+        text = os.read(keys, _TYPED)
+    except OSError:
+        text = b""
+    if not text:
+        loop.remove_reader(keys)
+    typed.put_nowait(text)
 
 
 async def _feed(process: Process, typed: "asyncio.Queue[bytes]") -> None:

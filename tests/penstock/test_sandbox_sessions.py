@@ -8,6 +8,7 @@ import pytest
 
 from jail.sessions import CommandRequest, LocalSessions, SessionRequest
 from jail.sessions.settings import SessionSettings
+from penstock.sessions.command import _hear
 from tests.harness import commands
 from tests.harness.servers import until
 from tests.harness.terminal import Terminal
@@ -40,8 +41,8 @@ async def said(env, *words: str) -> str:
     return ran.stdout + ran.stderr
 
 
-def shell(env, *words: str) -> Terminal:
-    return Terminal([commands.PENSTOCK, "sandbox", "shell", *words], env)
+def shell(env, *words: str, **size: int) -> Terminal:
+    return Terminal([commands.PENSTOCK, "sandbox", "shell", *words], env, **size)
 
 
 async def test_what_lives_here_is_listed_with_what_it_uses(env, session):
@@ -76,6 +77,25 @@ async def test_a_shell_has_a_terminal_whose_size_follows_the_window(env, session
             return terminal.ends()
 
     assert await asyncio.to_thread(use) == 7
+
+
+async def test_a_terminal_without_a_size_has_a_usual_one_inside(env, session):
+    def use() -> int:
+        with shell(env, "box-1", "stty", "size", rows=0, cols=0) as terminal:
+            terminal.until("24 80")
+            return terminal.ends()
+
+    assert await asyncio.to_thread(use) == 0
+
+
+async def test_a_terminal_that_hung_up_is_heard_no_more():
+    loop, typed = asyncio.get_running_loop(), asyncio.Queue()
+    ours, theirs = os.openpty()
+    loop.add_reader(theirs, _hear, loop, theirs, typed)
+    os.close(ours)
+    assert await asyncio.wait_for(typed.get(), 100) == b""
+    assert not loop.remove_reader(theirs)
+    os.close(theirs)
 
 
 async def test_ctrl_c_goes_inside(env, session):
