@@ -15,6 +15,7 @@ from limiter import (
     UnknownGate,
     existing_gate,
 )
+from limiter.status import Change
 from limiter.terms import as_whole
 from penstock.changes import change_at_terminal
 from penstock.commands.completion import gates
@@ -139,6 +140,7 @@ def set_limits(
             "or --adapt"
         )
     rates = _rates(amounts)
+    Change(limit, rate, burst, least, most, passing=passing).fields(None)  # refuses before it makes
     with fleets_redis(given_settings()) as url:
         try:
             gate = existing_gate(url, name)
@@ -206,9 +208,13 @@ def _new_gate(
     url: str, name: str, limit: int | None, rate: float | None, burst: int | None,
     rates: dict[str, float], *, adapt: bool, least: float | None, most: float | None,
 ) -> Gate:  # fmt: skip
+    """A gate object whose terms are all checked: what is refused later would leave a gate."""
     if not adapt:
+        if least is not None or most is not None:
+            bound = "min" if least is not None else "max"
+            raise SettingError(bound, f"gate {name!r} would not adapt: give --adapt too")
         return TokenBucket(url, name, limit=limit, rate=rate, burst=burst, rates=rates)
-    if limit is not None or rate is not None:
+    if limit is not None or rate is not None or "requests" in rates:
         number = "--gate-limit" if limit is not None else "--rate"
         raise SettingError(
             number, f"a gate that adapts finds its own: leave out {number}, or --adapt"
@@ -218,9 +224,9 @@ def _new_gate(
             "adapt", f"there is no gate {name!r} yet: give --max, and --min if it is not 1. It "
             "starts at 20, or within these"
         )  # fmt: skip
-    bounds = [as_whole(each) for each in (least or 1, most)]
+    bounds = [as_whole(each) for each in (1 if least is None else least, most)]
     start = max(bounds[0], min(20, bounds[1]))
-    return TokenBucket(url, name, limit=Adaptive(start, *bounds))
+    return TokenBucket(url, name, limit=Adaptive(start, *bounds), burst=burst, rates=rates)
 
 
 @command.command(

@@ -44,6 +44,23 @@ def test_a_gate_in_use_is_listed_with_who_is_in(limits, real_redis) -> None:
     assert table.splitlines()[1].split() == ["listed", "3", "1", "0", "1", "open"]
 
 
+@pytest.mark.parametrize("refused", [
+    ["--gate-limit", "5", "--passing", "-1"], ["--adapt", "--min", "0", "--max", "10"],
+    ["--gate-limit", "5", "--min", "2"], ["--gate-limit", "5", "--max", "9"],
+    ["--adapt", "--max", "9", "--burst", "3"], ["--gate-limit", "5", "--burst", "3"],
+    ["--adapt", "--max", "9", "--amount", "requests=8"],
+])  # fmt: skip
+def test_terms_that_are_refused_leave_no_gate_behind(limits, refused) -> None:
+    result = limits("set", "new", *refused)
+    assert result.returncode == 2, result.stdout
+    assert json.loads(limits("ls", "--json").stdout) == []
+
+
+def test_a_gate_that_adapts_is_made_with_its_amounts(limits) -> None:
+    made = limits("set", "new", "--adapt", "--max", "9", "--amount", "tokens=5")
+    assert "tokens 5/s" in made.stderr + made.stdout, made
+
+
 def test_a_gate_whose_hash_was_deleted_is_listed_no_more(limits, real_redis) -> None:
     for name in ("kept", "deleted"):
         with TokenBucket(real_redis, name, limit=3):
