@@ -1,6 +1,13 @@
 """A gate in words, for a table's cells: its limit and rate, its permits, its state."""
 
 from limiter import GateStatus
+from limiter.terms import as_whole
+
+
+def figure(number: float, form: str = "g") -> str:
+    """A whole number as it was given, with all its digits; any other in this form."""
+    whole = as_whole(number)
+    return f"{whole}" if isinstance(whole, int) else format(whole, form)
 
 
 def limit_of(gate: GateStatus) -> str:
@@ -9,16 +16,16 @@ def limit_of(gate: GateStatus) -> str:
     if gate.limit is None:
         return ""
     adapts = bounds is not None and bounds.adapts == "limit"
-    return f"{gate.limit}/{bounds.max:g}" if bounds and adapts else f"{gate.limit}"
+    return f"{gate.limit}/{figure(bounds.max)}" if bounds and adapts else f"{gate.limit}"
 
 
 def rate_of(gate: GateStatus) -> str:
     """The gate's rate, and what else it earns per second."""
     bounds = gate.adaptive
-    shown = "" if gate.rate is None else f"{gate.rate:.4g}"
+    shown = "" if gate.rate is None else figure(gate.rate, ".4g")
     if bounds and bounds.adapts == "rate":
-        shown += f"/{bounds.max:g}"
-    others = [f"{amount.rate:.4g} {name}" for name, amount in gate.amounts.items()]
+        shown += f"/{figure(bounds.max)}"
+    others = [f"{figure(amount.rate, '.4g')} {name}" for name, amount in gate.amounts.items()]
     return ", ".join([shown, *others] if shown else others)
 
 

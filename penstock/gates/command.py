@@ -20,7 +20,7 @@ from limiter.terms import as_whole
 from penstock.changes import change_at_terminal
 from penstock.commands.completion import gates
 from penstock.fleet import FleetReader, Worker
-from penstock.fleet.gate_texts import in_flight_of, limit_of, rate_of, shares_of, state_of
+from penstock.fleet.gate_texts import figure, in_flight_of, limit_of, rate_of, shares_of, state_of
 from penstock.fleet.lines import line_says
 from penstock.gates.permits import permits, revoke, waiting
 from penstock.in_order import run_in_order
@@ -307,10 +307,10 @@ def _say(gate: GateStatus) -> None:
         if value is not None
     )
     if gate.adaptive:
-        bounds = f"{gate.adaptive.min:g} to {gate.adaptive.max:g}"
+        bounds = f"{figure(gate.adaptive.min)} to {figure(gate.adaptive.max)}"
         allowed += f" (adapts, {bounds})" if gate.adaptive.adapts else f" (pinned; {bounds})"
     for name, amount in gate.amounts.items():
-        allowed += f", {name} {amount.rate:g}/s"
+        allowed += f", {name} {figure(amount.rate)}/s"
     state = "paused" if gate.paused else "open"
     waiting = f"{gate.waiting} waiting{shares_of(gate)}"
     say(f"{gate.name}: {state}, {allowed}; {in_flight_of(gate)} in flight, {waiting}")
@@ -335,4 +335,4 @@ def _table(gates: Sequence[GateStatus]) -> Table:
 
 
 def _shown(value: Any) -> str:
-    return "" if value is None else f"{value:g}"
+    return "" if value is None else figure(value)

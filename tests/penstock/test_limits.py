@@ -56,6 +56,18 @@ def test_terms_that_are_refused_leave_no_gate_behind(limits, refused) -> None:
     assert json.loads(limits("ls", "--json").stdout) == []
 
 
+def test_large_figures_are_shown_with_all_their_digits(limits) -> None:
+    terms = ("--gate-limit", "1234567", "--rate", "7654321", "--burst", "3456789")
+    said = limits("set", "big", *terms).stdout
+    assert "limit 1234567, rate 7654321, burst 3456789;" in said
+    amounts = ("--amount", "requests=7", "--amount", "tokens=2345678")
+    assert "tokens 2345678/s;" in limits("set", "tokens", *amounts).stdout
+    assert {"1234567", "7654321", "3456789", "2345678"} <= set(limits("ls").stdout.split())
+    said = limits("set", "wide", "--adapt", "--max", "2000000").stdout
+    assert "1 to 2000000" in said
+    assert "20/2000000" in limits("ls").stdout
+
+
 def test_a_gate_that_adapts_is_made_with_its_amounts(limits) -> None:
     made = limits("set", "new", "--adapt", "--max", "9", "--amount", "tokens=5")
     assert "tokens 5/s" in made.stderr + made.stdout, made
