@@ -86,11 +86,17 @@ def _standing(
     *,
     suspended: bool,
 ) -> Standing:
+    resume = f"`penstock queues resume {shlex.quote(queue.name)}` ends"
     if not workers:
+        paused = queue.paused and queue.breaker == "closed"
         if queue.depth:
-            reason = f"no worker listens on queue {queue.name!r}"
+            reason = f"no worker listens on queue {queue.name!r}" + ", which is paused" * paused
             start = f"start one: {start_a_worker(queue.name, gate_of(queue.name, everyone, gates))}"
-            return Standing("no workers", reason, start, "no_worker")
+            remedy = start + f"; and {resume} the pause" * paused
+            return Standing("no workers", reason, remedy, "no_worker")
+        if paused:
+            reason = f"queue {queue.name!r} is paused, and no worker listens"
+            return Standing("paused", reason, f"{resume} the pause", "queue_paused")
         return Standing("idle", "no worker listens")
     if suspended:
         reason = "all workers are suspended"
@@ -100,10 +106,9 @@ def _standing(
         return Standing("paused", reason, REPAIR, "breaker_open")
     holds = _holds(workers, gates, everyone)
     if queue.paused:
-        resume = f"`penstock queues resume {shlex.quote(queue.name)}` ends that"
         also = [held for held in holds if held.cause == "gate_paused"]
         reason = ", ".join([f"queue {queue.name!r} is paused", *(held.reason for held in also)])
-        remedy = "; ".join([resume, *(held.remedy for held in also)])
+        remedy = "; ".join([f"{resume} that", *(held.remedy for held in also)])
         return Standing("paused", reason, remedy, "queue_paused")
     if not queue.depth:
         return Standing("working" if queue.running else "idle")

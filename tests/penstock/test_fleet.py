@@ -183,6 +183,18 @@ async def test_a_queue_that_nobody_works_on_is_called_that(redis: ground.Client)
     )
 
 
+async def test_a_paused_queue_that_nobody_works_on_is_called_both(redis: ground.Client) -> None:
+    redis.hset("penstock:work:{code}", "paused", 1)
+    redis.sadd("rq:queues", "rq:queue:code")
+    (queue,) = (await look(redis)).queues
+    said = ("paused", "queue 'code' is paused, and no worker listens")
+    assert (queue.verdict, queue.reason) == said
+    open_queue(redis).enqueue(chores.add, 1, 2)
+    (note,) = (await look(redis)).notes
+    assert note.startswith("no worker listens on queue 'code', which is paused, and 1 job waits;")
+    assert note.endswith(" code; and `penstock queues resume code` ends the pause")
+
+
 async def test_workers_that_pass_the_gate_of_others_by_are_told(real_redis: ground.Client) -> None:
     with at_work(real_redis, gate="code", gate_limit=4, job_lease=60.0):
         until(lambda: b"code" in gates_of_workers(real_redis), "the first")
