@@ -9,6 +9,7 @@ import redis
 
 from ground.redis.url import RedisTarget
 from penstock.doctor.finding import Finding, fail, ok, warn
+from penstock.fleet.health import MEANT
 from penstock.fleet.model import Fleet
 from penstock.fleet.one_job import error_text, unpacked
 from penstock.fleet.reader import FleetReader
@@ -72,8 +73,7 @@ def check_fleet(target: RedisTarget | None, run: str) -> Iterator[Finding]:
         judged = fail if one.level == "bad" else warn
         yield judged(one.verdict, one.text, one.remedy)
     if fleet.level == "unused":
-        text = "nothing has used this Redis yet"
-        yield warn("fleet", text, "is it the one that is meant? `penstock up` starts all of it")
+        yield warn("fleet", f"nothing has used this Redis yet in run {run!r}", MEANT)
     elif not fleet.alarms:
         yield ok("fleet", fleet.sentence)
 

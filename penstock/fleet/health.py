@@ -150,14 +150,16 @@ def _on_one_line(alarm: Alarm) -> Alarm:
     return replace(alarm, text=text, remedy=remedy)
 
 
+MEANT = "is it the one that is meant? --run names another run, and `penstock up` starts all of it"
+
+
 def _first_said(fleet: Fleet) -> tuple[Level, str]:
     """Whether all is well, in one sentence; and if not, what to do first."""
     if fleet.alarms:
         first = fleet.alarms[0]
         return first.level, f"{first.said[:1].upper()}{first.said[1:]}."
     if not fleet.used:
-        meant = "is it the one that is meant? `penstock up` starts all of it"
-        return "unused", f"Nothing has used this Redis yet: {meant}."
+        return "unused", f"Nothing has used this Redis yet in run {fleet.run!r}: {MEANT}."
     return "well", (
         f"All is well{_paused(fleet)}: {_at_work(fleet)}, and no job failed in 15 minutes."
     )

@@ -311,7 +311,7 @@ class Fleet:
 
     @property
     def used(self) -> bool:
-        """Whether anybody has used this Redis, as far as can be seen."""
+        """Whether anybody has used this Redis, as far as can be seen: of tasks, this run's."""
         return any((
             self.queues, self.workers, self.gates, self.broken_gates, self.tasks, self.registries,
         ))  # fmt: skip

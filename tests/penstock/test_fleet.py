@@ -63,6 +63,24 @@ async def test_an_empty_redis_is_an_empty_fleet(redis: ground.Client) -> None:
     assert not fleet.used
 
 
+async def test_a_redis_whose_tasks_are_all_of_another_run_is_unused_in_this_one(
+    redis: ground.Client,
+) -> None:
+    config = TaskConfig(group_size=1)
+    buffer = RolloutBuffer(target_of(redis), "math", config, run="exp7")
+    await buffer.begin(config)
+    await buffer.aclose()
+    fleet = await look(redis)
+    checking = check_fleet(target_of(redis), "default")
+    (finding,) = await asyncio.to_thread(list, checking)
+    said = "othing has used this Redis yet in run 'default'"
+    assert fleet.level == "unused"
+    assert said in fleet.sentence
+    assert said in finding.fact
+    assert "--run names another run" in fleet.sentence
+    assert "--run names another run" in finding.remedy
+
+
 async def test_a_gate_that_cannot_be_read_is_an_alarm_and_the_others_are_shown(
     real_redis: ground.Client,
 ) -> None:
