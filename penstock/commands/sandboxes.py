@@ -149,10 +149,15 @@ def _changed(
     """Make the change in each of these runs, whatever happens in the others."""
 
     async def changed() -> list[Changed | BaseException]:
+        some = asyncio.Semaphore(_AT_ONCE)
         async with FleetReader(url) as reader:
             changes = Changes(reader, Author.at_terminal("sandbox"))
-            doing = [change(changes, run) for run in runs]
-            return await asyncio.gather(*doing, return_exceptions=True)
+
+            async def changed_in(run: str) -> Changed:
+                async with some:
+                    return await change(changes, run)
+
+            return await asyncio.gather(*map(changed_in, runs), return_exceptions=True)
 
     found = {}
     for run, one in zip(runs, run_in_order(changed()), strict=True):
@@ -160,6 +165,9 @@ def _changed(
             raise one
         found[run] = one
     return found
+
+
+_AT_ONCE = 20  # runs: each takes connections of its own
 
 
 @contextmanager

@@ -125,6 +125,12 @@ def test_strays_are_ended_without_their_grace_if_that_is_said(penstock, left, cl
     assert cloud.live == 0
 
 
+def test_each_of_many_runs_is_reaped_and_noted(penstock, real_redis):
+    real_redis.sadd("penstock:sandboxes", *(f"run{n}" for n in range(120)))
+    assert len(penstock("reap").stdout.splitlines()) == 120
+    assert real_redis.xlen("penstock:audit") == 120
+
+
 @pytest.mark.parametrize("how", ["reap", "kill"])
 def test_one_that_cannot_be_ended_is_shown_until_it_is(penstock, left, cloud, how, real_redis):
     (name,) = left("exp7")
