@@ -3,12 +3,13 @@ them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import click
 
+from ground import connect
 from ground.settings import GroundSettings
 from penstock.changes import Author, Changed, Changes
 from penstock.commands.completion import sandboxes as sandbox_names
@@ -176,12 +177,9 @@ def _registries() -> Iterator[tuple[str, list[Registry]]]:
     fleet = LifecycleSettings.load().fleet
     with fleets_redis(settings) as url:
         named = named_run(settings)
-        registries = [Registry(url, run, fleet=fleet) for run in ([named] if named else runs(url))]
-        try:
-            yield url, registries
-        finally:
-            for registry in registries:
-                registry.close()
+        names = [named] if named else runs(url)
+        with closing(connect(url)) as client:
+            yield url, [Registry(url, run, fleet=fleet, client=client) for run in names]
 
 
 def named_run(settings: GroundSettings) -> str | None:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ground import Client, connect
 from ground.redis.url import RedisTarget
 from penstock.fleet.lines import Waiter
 from penstock.fleet.model import Registry, Sandbox
@@ -16,20 +17,17 @@ MOST_LOOKED_AT = 2000  # of one run, for a list of them
 
 
 class Registries:
-    """The registries of one Redis, each kept for the next time."""
+    """The registries of one Redis, over one client, which is kept for the next time."""
 
     def __init__(self, target: RedisTarget) -> None:
         self._target = target
-        self._kept: dict[str, registry.Registry] = {}
+        self._client: Client | None = None
         self._lock = threading.Lock()
 
     async def look(self, runs: Iterable[str], most: int = SHOWN_SANDBOXES) -> dict[str, Registered]:
         """The registries of these runs, by name; their sandboxes that are in trouble listed
         first."""
-        wanted = sorted(runs)
-        for run in self._kept.keys() - set(wanted):
-            self._kept.pop(run).close()  # nothing has been in it for long
-        return {run: await asyncio.to_thread(self._look, run, most) for run in wanted}
+        return {run: await asyncio.to_thread(self._look, run, most) for run in sorted(runs)}
 
     async def listed(self, runs: Iterable[str]) -> list[Sandbox]:
         """Read up to 2,000 sandboxes of each of these runs, those that fail to end first."""
@@ -38,14 +36,14 @@ class Registries:
 
     def _look(self, run: str, most: int) -> Registered:
         with self._lock:
-            if run not in self._kept:
-                self._kept[run] = registry.Registry(self._target, run, patience=0.0)
-            kept = self._kept[run]
-        return kept.look(most)
+            if self._client is None:
+                self._client = connect(self._target)
+        seen = registry.Registry(self._target, run, patience=0.0, client=self._client)
+        return seen.look(most)
 
     def close(self) -> None:
-        for kept in self._kept.values():
-            kept.close()
+        if self._client is not None:
+            self._client.close()
 
 
 def registries(found: dict[str, Registered]) -> tuple[Registry, ...]:

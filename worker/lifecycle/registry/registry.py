@@ -46,17 +46,17 @@ _PATIENCE = 10.0  # seconds that a call outlasts a Redis that does not answer
 
 
 class Registry:
-    """The sandboxes of one run on one Redis."""
+    """The sandboxes of one run on one Redis; its client may be shared with other registries."""
 
     def __init__(
         self, redis: AnyRedis, run: str, *, fleet: str = "",
-        patience: float = _PATIENCE,
+        patience: float = _PATIENCE, client: Client | None = None,
     ) -> None:  # fmt: skip
         self.target = target_of(redis)
         self.run = run
         self._fleet = fleet
         self._patience = patience
-        self._client: Client = connect(self.target)
+        self._client: Client = client or connect(self.target)
         self._keys = [
             tagged("sandbox", run, part) for part in ("", "leases", "permits", "sessions")
         ]
