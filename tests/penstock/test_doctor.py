@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import click
 import fakeredis
@@ -31,7 +32,7 @@ from penstock.doctor.packages import (
     check_versions,
 )
 from penstock.doctor.redis import check_server
-from penstock.doctor.stored import check_fleet
+from penstock.doctor.stored import check_fleet, check_queues
 from tests.harness import commands
 from tests.harness.servers import PrivateRedis
 from tests.penstock.commands import run
@@ -275,6 +276,19 @@ def test_a_queue_whose_ends_write_and_read_differently_is_found(server: Embedded
     assert "is not JSON" in found["queue written"].fact
     client.flushall()
     client.close()
+
+
+def test_many_queues_are_read_in_few_round_trips(real_redis: Client) -> None:
+    for n in range(41):
+        real_redis.sadd("rq:queues", f"rq:queue:q{n}")
+        real_redis.rpush(f"rq:queue:q{n}", f"job{n}")
+        row = {"description": "worker.jobs.run_code()", "data": "pickled" if n > 38 else "[]"}
+        real_redis.hset(f"rq:job:job{n}", mapping=row)
+    before: Any = real_redis.info("stats")
+    found = list(check_queues(real_redis))
+    after: Any = real_redis.info("stats")
+    assert [one.about for one in found] == ["queue q39", "queue q40"]
+    assert after["total_reads_processed"] - before["total_reads_processed"] < 41
 
 
 def test_a_policy_that_drops_slow_problems_is_found(server: EmbeddedServer) -> None:
