@@ -10,8 +10,8 @@ import itertools
 import os
 import random
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 import pytest
 from redis.exceptions import NoScriptError, ResponseError
@@ -25,7 +25,6 @@ from tests.architecture.source import FORMS, ROOT, scripts
 from worker.concurrent.commands import SCRIPTS as WORK_SCRIPTS
 from worker.queue.order import SCRIPTS as CLIENT_SCRIPTS
 
-T = TypeVar("T")
 INJECTED = "injected"
 _START = 1_700_000_000_000_000
 _ORDER = "test:order"
@@ -200,32 +199,17 @@ class FaultyLink(Link):
         super().__init__(target_of(faulty.client), patience=0.0)
         self._faulty = faulty
 
-    def client(self, *, blocking: bool = False) -> Any:
-        return self
+    async def run(self, script: Script, keys: Sequence[str], args: Sequence[Any] = ()) -> Any:
+        return self._faulty.run(script.command(keys, args))
 
-    async def execute_command(self, *command: Any) -> Any:
-        return self._faulty.execute_command(*command)
+    async def command(self, *parts: Any) -> Any:
+        return self._faulty.run(parts)
 
-    def pipeline(self, *, transaction: bool) -> Any:
-        return _Pipeline(self._faulty.client.pipeline(transaction=transaction))
-
-    async def outlast(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await call()
+    async def commands(self, commands: Sequence[Command]) -> list[Any]:
+        return [self._faulty.run(command) for command in commands]
 
     async def aclose(self) -> None:
         """The client is the test's."""
-
-
-class _Pipeline(contextlib.AbstractAsyncContextManager[Any]):
-    def __init__(self, pipeline: Any) -> None:
-        self._pipeline = pipeline
-        self.execute_command = pipeline.execute_command
-
-    async def __aexit__(self, *raised: object) -> None:
-        self._pipeline.reset()
-
-    async def execute(self) -> Any:
-        return self._pipeline.execute()
 
 
 class Injected(ResponseError):
