@@ -45,7 +45,10 @@ def service_health(url: str) -> int:
         with direct.open(f"{url.rstrip('/')}/healthz", timeout=8.0):
             return 0
     except urllib.error.HTTPError as answer:
-        reason = answer.read(500).decode(errors="replace")
+        try:
+            reason = answer.read(500).decode(errors="replace")
+        except (OSError, http.client.HTTPException):  # it hangs or breaks off
+            reason = f"{url}: it answers {answer.code}, and does not say why"
     except (OSError, ValueError, http.client.HTTPException) as problem:
         reason = f"{url}: {getattr(problem, 'reason', problem)}"
     from ground import visible  # it loads much, but only here
