@@ -166,7 +166,11 @@ def running_server(folder: Path | str) -> RedisTarget | None:
 
 def running_url(folder: Path | str) -> str | None:
     """The URL of the embedded server that runs, or None."""
-    folder = Path(folder).resolve()
+    try:
+        folder = Path(folder).resolve()
+    except FileNotFoundError:
+        problem = "is in a working folder that was deleted: start this in another folder"
+        raise SettingError("PENSTOCK_DATA_DIR", f"{folder} {problem}") from None
     try:
         return _answering_url(folder, _socket_path(folder)) or None
     except PermissionError:

@@ -28,7 +28,7 @@ from penstock.tables import Table, cells_of
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis, fill_disk_of, server_that_may_fail_to_save
 from tests.harness.terminal import Terminal
-from tests.penstock.commands import HERE, processes_of, processes_with, refusal, run, start
+from tests.penstock.commands import HERE, clean, processes_of, processes_with, refusal, run, start
 
 PENSTOCK_SOURCE = Path(__file__).parents[2] / "penstock"
 
@@ -428,6 +428,33 @@ def test_what_a_service_answers_steers_no_terminal() -> None:
         result = run("health", f"http://127.0.0.1:{server.server_port}")
     assert (result.returncode, "\x1b" in result.stderr) == (1, False)
     assert "well" in result.stderr
+
+
+def test_a_service_whose_answer_breaks_off_is_not_well_by_its_status() -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(503)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"9\r\nno r")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        result = run("health", url)
+    said = f"penstock: {url}: it answers 503, and does not say why\n"
+    assert (result.returncode, result.stderr) == (1, said)
+
+
+def test_a_working_folder_that_was_deleted_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    said = subprocess.run(
+        ["sh", "-c", 'cd gone; rmdir ../gone; exec "$0" status', PENSTOCK],
+        env=clean(), cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "PENSTOCK_DATA_DIR: .penstock is in a working folder that was deleted" in refusal(said)
 
 
 # The demo
