@@ -13,8 +13,9 @@ from penstock.fleet.one_job import attempts_of, error_text, number
 from worker.outcomes import LATENCY_STEPS, PROGRAM_OUTCOMES
 
 SHOWN_JOBS = 30
-# Stock RQ's idle worker has a heartbeat every 405 s.
-SILENT_RQ = 435.0
+# Stock RQ's idle worker has a heartbeat every 405 s. With another --worker-ttl it comes 75 s
+# before the worker's record expires: it is late once that has less than 45 s left.
+SILENT_RQ, LEFT_RQ = 435.0, 45.0
 OVERDUE = 20.0  # seconds; RQ's scheduler looks every second
 LOOKED_AT = 1000  # jobs that ended, to find the last of them
 _DESCRIBED = 1000  # characters: people may put whole programs there
@@ -27,6 +28,7 @@ _WORKER = (
     "penstock_forgotten",
     *(f"penstock_{outcome}" for outcome in UNHAPPY),
 )  # fmt: skip
+_HEARD, _GATE = _WORKER.index("last_heartbeat"), _WORKER.index("penstock_gate")
 _JOB = (
     "status", "description", "worker_name", "enqueued_at", "started_at", "ended_at",
     "penstock_attempts", "penstock_outcome",
@@ -81,7 +83,12 @@ async def read_workers(client: Any, now: float) -> list[Worker]:
         if isinstance(row, list) and row[4]  # else its hash has expired
     ]
     queues = {name for _, row, _ in live for name in _names(row[1])}
-    beats = await _heartbeats(client, sorted(queues))
+    silent = [
+        name
+        for name, row, _ in live
+        if row[_GATE] is None and now - (_moment(row[_HEARD]) or now) > SILENT_RQ
+    ]
+    beats = await _heartbeats(client, sorted(queues)) | await _records(client, silent, now)
     found = [_worker(name, row, held, beats, now) for name, row, held in live]
     found = _less_replaced(found, now)
     order = {"dead": 0, "busy": 1, "suspended": 2, "idle": 3}
@@ -180,7 +187,7 @@ def _worker(name: str, row: _Row, held: int, beats: dict[str, float], now: float
     silent = max(0.0, now - (_moment(heard) or now))
     gone = number(forgotten)
     ours = gate is not None
-    dead = beats.get(name, 0.0) < now if ours else silent > SILENT_RQ
+    dead = beats.get(name, 0.0) < now and (ours or silent > SILENT_RQ)
     running = held or int(bool(job))
     known = _text(state) if _text(state) in ("busy", "suspended") else "busy" if running else "idle"
     return Worker(
@@ -233,6 +240,15 @@ async def _heartbeats(client: Any, queues: Sequence[str]) -> dict[str, float]:
         for worker, score in rows:
             until[_text(worker)] = max(until.get(_text(worker), 0.0), score / 1e6)
     return until
+
+
+async def _records(client: Any, silent: Sequence[str], now: float) -> dict[str, float]:
+    """The moment until which each of these stock workers is not late, by the end of its record."""
+    pipe = client.pipeline(transaction=False)
+    for name in silent:
+        pipe.pttl(f"rq:worker:{name}")
+    lefts = await pipe.execute()
+    return {name: now + left / 1e3 - LEFT_RQ for name, left in zip(silent, lefts, strict=True)}
 
 
 def _longest(members: Any) -> tuple[str, float] | None:

@@ -441,6 +441,8 @@ async def test_a_stock_worker_is_seen_by_its_own_heartbeat(real_redis: ground.Cl
     worker.set_state(WorkerStatus.IDLE)
     assert (await look(real_redis)).worker_states == {"idle": 1}
     real_redis.hset(worker.key, "last_heartbeat", "2020-01-01T00:00:00.000000Z")
+    assert (await look(real_redis)).worker_states == {"idle": 1}, "it has a long --worker-ttl"
+    real_redis.expire(worker.key, 44)  # its heartbeat was due when 75 s were left
     assert (await look(real_redis)).worker_states == {"dead": 1}
     worker.register_death()
 
