@@ -5,7 +5,6 @@ twice. Who repeats does so knowingly, with idempotent scripts. Replies are bytes
 RESP2's shapes whatever the version of redis-py.
 """
 
-from functools import cache
 from typing import Any, cast
 
 import redis
@@ -19,7 +18,6 @@ from redis.sentinel import MasterNotFoundError
 
 from ground.errors import PenstockError, SettingError
 from ground.redis.url import RedisTarget, parse_redis_url
-from ground.redis.wire import packed
 
 Client = redis.Redis | redis.RedisCluster
 AsyncClient = redis.asyncio.Redis | redis.asyncio.RedisCluster
@@ -91,22 +89,7 @@ def connect_async(target: RedisTarget | str, *, timeout: float | None = TIMEOUT)
                     db=target.db, **kwargs,
                 ),
             )  # fmt: skip
-    client = redis.asyncio.Redis(retry=once, **_address(target), **kwargs)
-    pool: Any = client.connection_pool
-    pool.connection_class = _packing(pool.connection_class)
-    return client
-
-
-class _Packing:
-    """A connection that packs its commands as a wire does; redis-py's own does it in Python."""
-
-    def pack_command(self, name: str, *args: Any) -> list[bytes]:
-        return [packed([(*name.split(), *args)])]  # such as `CONFIG GET`
-
-
-@cache
-def _packing(kind: type[Any]) -> type[Any]:
-    return type(kind.__name__, (_Packing, kind), {})  # named alike: `target_of` reads it
+    return redis.asyncio.Redis(retry=once, **_address(target), **kwargs)
 
 
 def first_sentinel(target: RedisTarget, *, timeout: float | None = TIMEOUT) -> redis.Redis:
