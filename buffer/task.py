@@ -44,7 +44,7 @@ async def tidied_tasks(link: Link, run: str) -> list[str]:
 
 async def _look(link: Link, run: str) -> list[_Listed]:
     rows = await link.command("ZRANGE", tagged("buffer", run, "tasks"), 0, -1, "WITHSCORES")
-    listed = [(name.decode(), score) for name, score in scored(rows)]
+    listed = [(name.decode(errors="replace"), score) for name, score in scored(rows)]
     alive = await _alive(link, run, [name for name, _ in listed])
     return [_Listed(*row, bool(lives)) for row, lives in zip(listed, alive, strict=True)]
 
