@@ -39,16 +39,13 @@ class Link:
     """The way to one server, for whichever event loop asks."""
 
     def __init__(self, where: AnyRedis, *, patience: float = 15.0, timeout: float = 5.0) -> None:
-        self.target = target_of(where)
+        self.target = target = target_of(where)
         self._patience = patience
-        self._timeout = timeout
         self._scripts: dict[str, Script] = {}
-        self._connections = _PerLoop(
-            lambda: AsyncConnection(self.target, self._scripts, self._timeout),
-            AsyncConnection.break_off,
-        )
-        self._clients = _PerLoop(lambda: connect_async(self.target, timeout=self._timeout))
-        self._blocking = _PerLoop(lambda: connect_async(self.target, timeout=None))
+        scripts = self._scripts  # nothing below refers to this object: it ends when its users do
+        self._connections = _PerLoop(lambda: AsyncConnection(target, scripts, timeout))
+        self._clients = _PerLoop(lambda: connect_async(target, timeout=timeout))
+        self._blocking = _PerLoop(lambda: connect_async(target, timeout=None))
 
     def client(self) -> AsyncClient:
         """This loop's client, for what redis-py reads."""
@@ -127,19 +124,19 @@ class Link:
 
 
 class _PerLoop(Generic[T]):
-    """A thing for each event loop, made when that first asks for it. `drop` is called with those of
-    loops that have ended."""
+    """A thing for each event loop, made when that first asks for it."""
 
-    def __init__(self, make: Callable[[], T], drop: Callable[[T], object] = lambda _: None) -> None:
-        self._make, self._drop = make, drop
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
         self._made: weakref.WeakKeyDictionary[Any, T] = weakref.WeakKeyDictionary()
 
     def here(self) -> T:
         loop = asyncio.get_running_loop()
         made = self._made.get(loop)
         if made is None:
-            for ended in [each for each in self._made if each.is_closed()]:
-                self._drop(self._made.pop(ended))  # it refers to its loop, which would stay, too
+            for each in self._made.keyrefs():  # other threads make theirs meanwhile
+                if (ended := each()) is not None and ended.is_closed():
+                    self._made.pop(ended, None)  # it refers to its loop, which would stay, too
             made = self._made[loop] = self._make()
         return made
 

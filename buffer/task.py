@@ -18,6 +18,7 @@ from buffer.settings import TaskConfig
 from ground import PenstockError, RedisUnfit
 from ground.keys import check_name, in_run, tagged
 from ground.lua import Script, load_script
+from ground.redis.connection import is_full
 
 _STRIKE = load_script("buffer", "strike")
 
@@ -176,7 +177,7 @@ class Task:
                 raise RolloutReplaced(self.name) from None
             if "NOPOLICY" in str(refusal):
                 raise NoPolicy(self.name) from None
-            if str(refusal).startswith("OOM"):
+            if is_full(refusal):
                 raise RedisUnfit(
                     f"maxmemory: {self.link.target} is out of memory; raise maxmemory, or lower "
                     "PENSTOCK_MAX_BUFFER_BYTES below it"

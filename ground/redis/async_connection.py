@@ -3,7 +3,8 @@
 So the server and the process work at the same time. Requests of one tick of the loop that find
 others unanswered go out in one write. An error that is a reply is raised to its own caller. An
 error that breaks the connection is raised to all callers that wait on it; the next request opens
-a new one. Nothing is sent again by itself.
+a new one. So does an interruption: a signal handler may raise at any line, and then nobody knows
+what was sent. Nothing is sent again by itself.
 
 `AsyncConnection` opens connections and keeps the requests without replies. A `Transport` sends and
 reads: `WireTransport`, or `FakeTransport` for a fake server.
@@ -11,7 +12,6 @@ reads: `WireTransport`, or `FakeTransport` for a fake server.
 
 import asyncio
 import math
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -22,9 +22,8 @@ from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
 from ground.lua import Command, Script
 from ground.redis.connect import connect_async
-from ground.redis.connection import is_passing
-from ground.redis.dial import dial
-from ground.redis.loop_wire import LoopWire
+from ground.redis.connection import asks_for_another
+from ground.redis.loop_wire import LoopWire, dial_for
 from ground.redis.url import RedisTarget
 from ground.redis.wire import BROKEN, packed
 
@@ -38,8 +37,8 @@ class Transport(Protocol):
 
     moved_at: float  # by the loop's clock: when bytes last came, or left to make room for others
 
-    def send(self, commands: list[Command]) -> None:
-        """Send them as soon as the server takes them; raises if they cannot be packed."""
+    def send(self, commands: list[Command], data: bytes) -> None:
+        """Send commands, and what they are packed as, as soon as the server takes them."""
 
     def end(self) -> None:
         """Close it, and call nothing any more."""
@@ -53,13 +52,13 @@ class WireTransport:
         self._wire = wire
         self._replied, self._lost = replied, lost
         self._unsent: deque[memoryview] = deque()
-        self.moved_at = 0.0
+        self.moved_at = self._loop.time()
         if not self._wire.watch(self._readable):
             self._wire.hang_up(abort=False)
             raise ConnectionError("this event loop watches no sockets: it needs a selector's")
 
-    def send(self, commands: list[Command]) -> None:
-        self._unsent.append(memoryview(packed(commands)))
+    def send(self, commands: list[Command], data: bytes) -> None:
+        self._unsent.append(memoryview(data))
         if len(self._unsent) == 1:
             self._write()
 
@@ -86,12 +85,13 @@ class WireTransport:
     def _readable(self) -> None:
         self.moved_at = self._loop.time()
         try:
-            replies = self._wire.received()
+            for reply in self._wire.received():
+                self._replied(reply)
         except BROKEN as failure:
             self._lost(failure)
-        else:
-            for reply in replies:
-                self._replied(reply)
+        except BaseException:
+            self._lost(ConnectionError(INTERRUPTED))
+            raise
 
 
 class FakeTransport:
@@ -104,11 +104,12 @@ class FakeTransport:
         self._unsent: deque[Command] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def send(self, commands: list[Command]) -> None:
-        packed(commands)  # for what it refuses
+    def send(self, commands: list[Command], data: bytes) -> None:
         self._unsent.extend(commands)
         if self._task is None:
-            self._task = asyncio.create_task(self._converse())
+            task = asyncio.create_task(self._converse())
+            if not task.done():  # a loop may run its tasks as they are made
+                self._task = task
 
     def end(self) -> None:
         if self._task is not None:
@@ -118,7 +119,7 @@ class FakeTransport:
         try:
             while self._unsent:
                 self._replied(await self._reply(self._unsent.popleft()))
-        except BROKEN as failure:
+        except Exception as failure:  # noqa: BLE001 - whatever a fake raises is for who asked
             self._lost(failure)
         finally:
             self._task = None
@@ -128,31 +129,6 @@ class FakeTransport:
             return await self._client.execute_command(*command)
         except ResponseError as refusal:
             return refusal
-
-
-async def dialed(target: RedisTarget, within: float) -> LoopWire:
-    """A wire, dialed on a thread. If nobody waits any more it is closed, on whichever side."""
-    opened: list[LoopWire] = []
-    left = threading.Event()
-    loop = asyncio.get_running_loop()
-    kept = weakref.ref(loop)
-
-    def work() -> None:
-        opened.append(dial(target, within, partial(LoopWire, kept)))
-        if left.is_set():
-            close()
-
-    def close() -> None:
-        for _ in range(len(opened)):
-            opened.pop().close()
-
-    try:
-        await loop.run_in_executor(None, work)
-    except asyncio.CancelledError:
-        left.set()
-        close()
-        raise
-    return opened.pop()
 
 
 Request = tuple[Command, "asyncio.Future[Any]", float]  # and when it was asked
@@ -182,6 +158,7 @@ def refuse(requests: Iterable[Request], failure: BaseException) -> None:
 
 
 _LOOK = 0.1  # seconds
+INTERRUPTED = "the connection was interrupted, and ended"
 
 
 class AsyncConnection:
@@ -197,7 +174,12 @@ class AsyncConnection:
         self._opened: Opened | None = None
         self._unfinished: set[Opened] = set()  # that one, and older ones with requests unanswered
         self._new: list[Request] = []
-        self._sending: asyncio.Task[None] | None = None
+        self._flushing = False
+        self._opening: object | None = None  # the attempt to open one
+
+    def __del__(self) -> None:
+        for opened in self._unfinished:
+            opened.transport.end()  # its loop watches it for as long as that lives
 
     async def ask(self, command: Command) -> Any:
         """The reply to one command."""
@@ -212,94 +194,142 @@ class AsyncConnection:
         self._post(requests)
         return [answer for _, answer, _ in requests]
 
-    def break_off(self) -> None:
+    def break_off(self, why: str = "broken off") -> None:
         """Stop waiting for replies: all callers get a `ConnectionError`."""
-        failure = ConnectionError("broken off")
-        if self._sending is not None:
-            self._sending.cancel()
-            self._sending = None
+        failure = ConnectionError(why)
+        self._opening, self._flushing = None, False
         refuse(self._taken(), failure)
         for opened in [*self._unfinished]:
             self._hang_up(opened, failure)
 
     async def close(self) -> None:
-        while waiting := self._unfinished_work():
+        while waiting := self._unanswered():
             await asyncio.wait(waiting)
         for opened in [*self._unfinished]:
             self._hang_up(opened, ConnectionError("closed"))
         if self._fake is not None:
             await self._fake.aclose()
 
-    def _unfinished_work(self) -> "list[asyncio.Future[Any]]":
-        asked = [answer for opened in self._unfinished for _, answer, _ in opened.asked]
-        sending = [] if self._sending is None else [self._sending]
-        return [*sending, *(answer for answer in asked if not answer.done())]
+    def _unanswered(self) -> "list[asyncio.Future[Any]]":
+        asked = [*self._new, *(each for opened in self._unfinished for each in opened.asked)]
+        return [answer for _, answer, _ in asked if not answer.done()]
 
     # Requests
 
     def _post(self, requests: list[Request]) -> None:
         self._new += requests
-        if self._sending is not None:
+        if self._opening is not None or self._flushing:
             return
-        if self._opened is not None and not self._opened.asked:
-            self._put(self._opened, self._taken())
+        if self._opened is not None and self._opened.asked:
+            asyncio.get_running_loop().call_soon(self._flush)
+            self._flushing = True
         else:
-            self._sending = asyncio.create_task(self._send())
+            self._flush()
 
-    async def _send(self) -> None:
-        failure: Exception = ConnectionError("broken off")
+    def _flush(self) -> None:
+        """Send what is new, over a connection that is opened if there is none."""
+        new = self._new
         try:
-            while self._new:
-                if self._opened is None:
-                    self._opened = await self._open()
-                else:
-                    self._put(self._opened, self._taken())
-        except Exception as wrong:  # noqa: BLE001 - it is for those who asked
-            failure = wrong
-        finally:
-            if self._sending is asyncio.current_task():  # else it was broken off
-                self._sending = None
-                refuse(self._taken(), failure)
-
-    async def _open(self) -> Opened:
-        opened = Opened()
-        ends = partial(self._replied, opened), partial(self._hang_up, opened)
-        if self._fake is not None:
-            opened.transport = FakeTransport(self._fake, *ends)
-        else:
-            opened.transport = WireTransport(await dialed(self._target, self._timeout), *ends)
-        self._unfinished.add(opened)
-        return opened
+            self._flushing = False
+            if self._opened is not None:
+                self._put(self._opened, self._taken())
+            elif new:
+                self._open()
+        except BaseException:
+            refuse(new, ConnectionError(INTERRUPTED))
+            self.break_off(INTERRUPTED)
+            raise
 
     def _taken(self) -> list[Request]:
+        """What is new, but for the requests of callers that were cancelled meanwhile."""
         batch, self._new = self._new, []
-        return batch
+        return [request for request in batch if not request[1].done()]
 
     def _put(self, opened: Opened, batch: list[Request]) -> None:
         """Send requests; refuse each that cannot be packed."""
+        if not batch:
+            return
+        commands = [command for command, _, _ in batch]
         try:
-            opened.transport.send([command for command, _, _ in batch])
+            data = packed(commands)
         except Exception as wrong:  # noqa: BLE001 - it is for who asked; nothing was sent
             if len(batch) == 1:
                 refuse(batch, wrong)
-            else:
-                for request in batch:
-                    self._put(opened, [request])
+            for request in batch if len(batch) > 1 else ():
+                self._put(opened, [request])
+            return
+        opened.asked.extend(batch)  # first: a reply may come at once
+        opened.transport.send(commands, data)
+        if not opened.watched:
+            self._watch(opened)
+
+    # A new connection
+
+    def _open(self) -> None:
+        """Open one; it sends what is new. A thread dials, and this loop waits for it no longer than
+        the timeout, once for each server that may be asked."""
+        self._opening = attempt = object()
+        if self._fake is not None:
+            self._begin(attempt, partial(FakeTransport, self._fake))
+            return
+        loop, mine = asyncio.get_running_loop(), weakref.ref(self)
+
+        def dialed(found: LoopWire | Exception) -> None:
+            connection = mine()
+            wanted = connection is not None and connection._opening is attempt
+            if isinstance(found, LoopWire) and not wanted:
+                found.hang_up()
+            elif connection is not None and wanted:
+                connection._dialed(attempt, found)
+
+        within = self._timeout * (1 + len(self._target.nodes))
+        late = TimeoutError(f"no connection within {within:g} s")
+        loop.call_later(within, dialed, late)
+        dial_for(weakref.ref(loop), self._target, self._timeout, dialed)
+
+    def _dialed(self, attempt: object, found: "LoopWire | Exception") -> None:
+        if isinstance(found, LoopWire):
+            self._begin(attempt, partial(WireTransport, found))
         else:
-            opened.asked.extend(batch)
-            if not opened.watched:
-                self._watch(opened)
+            self._opening = None
+            refuse(self._taken(), found)
+
+    def _begin(self, attempt: object, transport: Callable[[Replied, Lost], Transport]) -> None:
+        """Begin to use a connection. It refers to this object weakly: what nobody uses any more is
+        collected, and its socket closed, while the loop lives."""
+        opened, mine = Opened(), weakref.ref(self)
+
+        def replied(reply: Any) -> None:
+            if (connection := mine()) is not None:
+                connection._replied(opened, reply)
+
+        def lost(failure: BaseException) -> None:
+            if (connection := mine()) is not None:
+                connection._hang_up(opened, failure)
+
+        try:
+            opened.transport = transport(replied, lost)
+        except BROKEN as failure:
+            self._opening = None
+            refuse(self._taken(), failure)
+            return
+        self._unfinished.add(opened)
+        self._opened, self._opening = opened, None
+        self._flush()
 
     # Replies
 
     def _replied(self, opened: Opened, reply: Any) -> None:
         if opened.asked:  # else it was closed meanwhile
-            command, answer, _ = opened.asked.popleft()
+            command, answer, _ = opened.asked[0]
             self._settle(command, answer, reply)
-        if is_passing(reply) and self._opened is opened:
+            opened.asked.popleft()
+        if asks_for_another(reply) and self._opened is opened:
             self._opened = None  # a demoted primary, for example: open a new connection
-        if self._opened is not opened and not opened.asked:
+        if not opened.asked and self._opened is not opened:
             self._hang_up(opened, ConnectionError("closed"))
+        elif not opened.asked and self._new:
+            self._flush()  # that which was to come was interrupted
 
     def _watch(self, opened: Opened) -> None:
         """Watch while something is unanswered: the server may have fallen silent."""
@@ -317,11 +347,11 @@ class AsyncConnection:
             self._hang_up(opened, TimeoutError(f"no reply within {self._timeout:g} s"))
 
     def _settle(self, command: Command, answer: "asyncio.Future[Any]", reply: Any) -> None:
+        if answer.done():
+            return  # its caller was cancelled meanwhile
         if isinstance(reply, NoScriptError) and command[0] == "EVALSHA":
             whole = ("EVAL", self._scripts[command[1]].source, *command[2:])
             self._post([(whole, answer, asyncio.get_running_loop().time())])
-        elif answer.done():
-            return  # its caller was cancelled meanwhile
         elif isinstance(reply, Exception):
             answer.set_exception(reply)
         else:
@@ -338,3 +368,5 @@ class AsyncConnection:
         asked, opened.asked = opened.asked, deque()
         opened.transport.end()
         refuse(asked, failure)
+        if self._new and self._opening is None:
+            self._flush()  # as above

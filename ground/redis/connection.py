@@ -41,6 +41,9 @@ PASSING = (
 # The same errors if a script met them (Redis 6.2 wraps them) or redis-py has no class for them.
 _PASSING_WORDS = re.compile(r"\b(READONLY|OOM|MISCONF|NOREPLICAS|BUSY) ")
 FINAL = (AuthenticationError, AuthorizationError)
+_NOT_THIS_ONE = (
+    ConnectionError, BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError,
+)  # fmt: skip
 
 
 class Connection:
@@ -169,6 +172,14 @@ def is_passing(reply: Any) -> bool:
     """Whether a reply is an error that the next attempt, on a new connection, may not meet."""
     return isinstance(reply, PASSING) or (
         isinstance(reply, ResponseError) and bool(_PASSING_WORDS.search(str(reply)))
+    )
+
+
+def asks_for_another(reply: Any) -> bool:
+    """Whether a reply is an error of a server that is not, or not yet, the one to ask: it takes a
+    new connection."""
+    return isinstance(reply, _NOT_THIS_ONE) or (
+        isinstance(reply, ResponseError) and "READONLY " in str(reply)
     )
 
 

@@ -79,9 +79,10 @@ def _context(target: RedisTarget) -> ssl.SSLContext:
     """A TLS context of these settings, as redis-py would make it."""
     of = {name.removeprefix("ssl_"): value for name, value in target.options.items()}
     verify: Any = of.get("cert_reqs", "required")
+    mode = _VERIFY.get(verify, verify)
     context = ssl.create_default_context()
-    context.check_hostname = of.get("check_hostname", True) and verify != "none"
-    context.verify_mode = _VERIFY.get(verify, verify)
+    context.check_hostname = of.get("check_hostname", True) and mode != ssl.CERT_NONE
+    context.verify_mode = mode
     for flag in of.get("include_verify_flags") or ():
         context.verify_flags |= flag
     for flag in of.get("exclude_verify_flags") or ():
@@ -106,7 +107,8 @@ def _introduction(target: RedisTarget) -> list[Command]:
         except Exception as problem:  # whatever a cloud's library raises: the next try may do
             raise exceptions.ConnectionError(f"no credentials: {problem!r}") from problem
     else:
-        who = tuple(filter(None, (options.get("username"), options.get("password"))))
+        user, password = options.get("username"), options.get("password")
+        who = (user, password or "") if user else (password,) if password else ()
     commands: list[Command] = [("AUTH", *who)] if who else []
     if name := options.get("client_name"):
         commands.append(("CLIENT", "SETNAME", name))

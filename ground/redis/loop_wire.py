@@ -6,6 +6,7 @@ A thread that may wait opens it; then it is the loop's. Any thread may hang it u
 import asyncio
 import logging
 import socket
+import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -52,6 +53,24 @@ def open_for(
     for wire in opened:
         wire.close()
     return False
+
+
+def dial_for(
+    kept: Loop, target: RedisTarget, timeout: float, done: "Callable[[LoopWire | Exception], None]"
+) -> None:
+    """Dial a wire on a thread of its own, and hand it, or what went wrong, to `done` on the loop.
+    The threads of the loop's executor may all be taken, and the loop's end would wait for them."""
+
+    def work() -> None:
+        found: LoopWire | Exception
+        try:
+            found = dial(target, timeout, partial(LoopWire, kept))
+        except Exception as failure:  # noqa: BLE001 - it is for who asked
+            found = failure
+        if not on_loop(kept, lambda: done(found)) and isinstance(found, LoopWire):
+            found.close()
+
+    threading.Thread(target=work, name="penstock-dial", daemon=True).start()
 
 
 class LoopWire(Wire):

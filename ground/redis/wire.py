@@ -47,6 +47,8 @@ _ERRORS: dict[str, type[RedisError]] = {
     "WRONGPASS": AuthenticationError,
 }
 
+_NO_PASSWORD = ("AUTH <password> called without any password", "Client sent AUTH, but no password")
+
 
 def packed(commands: Iterable[Command]) -> bytes:
     """The bytes of some commands."""
@@ -132,4 +134,6 @@ def _error_of(said: str) -> RedisError:
     code, _, rest = said.partition(" ")
     if rest == "max number of clients reached":
         return ConnectionError(rest)
+    if rest.startswith(_NO_PASSWORD):
+        return AuthenticationError(rest)
     return _ERRORS[code](rest) if code in _ERRORS else ResponseError(said)

@@ -310,7 +310,7 @@ _CURES = (
      "give the workers that sandbox's token: PENSTOCK_SANDBOX_TOKEN"),
     (r"no connection|was cut|unreachable",
      "start that sandbox, or correct PENSTOCK_SANDBOX_FUSION_URL"),
-    (r"is full|429|503|\bbusy\b", "lower the gate's limit, or give the sandbox's host more room"),
+    (r"is full|\b(?:429|503)\b|\bbusy\b", "lower the gate's limit, or give the sandbox's host more room"),
     (r"no whole answer", "see whether the sandbox is stuck or overloaded"),
     (r"Resource temporarily|processes|pids|memory|fork",
      "give the sandbox's host more processes and memory, and look for what uses them"),

@@ -53,3 +53,14 @@ async def test_plain_commands_are_answered_in_their_order(redis: ground.Client) 
         await link.commands([("GET", "a"), ("LPOP", "a"), ("GET", "b")])
     assert await link.command("GET", "a") == b"1"
     await link.aclose()
+
+
+def test_a_loop_that_was_closed_while_callers_waited_is_no_trouble_of_the_next(
+    real_redis: ground.Client,
+) -> None:
+    link, loop = Link(real_redis), asyncio.new_event_loop()
+    waits = loop.create_task(link.command("BLPOP", "nothing", 0))
+    loop.run_until_complete(asyncio.wait([waits], timeout=0.1))
+    loop.close()
+    assert asyncio.run(link.command("PING")) == b"PONG"
+    waits._log_destroy_pending = False  # type: ignore[attr-defined] # it is meant

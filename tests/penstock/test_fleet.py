@@ -23,7 +23,7 @@ from ground.http import exposition
 from ground.redis.connect import connect_async, target_of
 from limiter import TokenBucket
 from penstock.doctor.stored import check_fleet
-from penstock.fleet import Fleet, FleetReader
+from penstock.fleet import Fleet, FleetReader, health
 from penstock.fleet.figures import families, figures
 from penstock.fleet.history import KEPT, History, StoredHistory
 from penstock.fleet.jobs import JOB_STATES, jobs_of, jobs_of_worker
@@ -711,3 +711,18 @@ async def test_a_thousand_workers_and_ten_thousand_groups_are_one_look(
     assert (fleet.tasks[0].groups["ready"], len(fleet.groups)) == (10_000, 50)
     assert commands < 3 * workers
     assert "penstock_workers" in {family.name for family in families(fleet)}
+
+
+@pytest.mark.parametrize(
+    ("why", "cure"),
+    [
+        ("http://127.0.0.1:42971/run_code answered HTTP 500", "look at the sandbox's log"),
+        ("http://127.0.0.1:15503/run_code answered HTTP 500", "look at the sandbox's log"),
+        ("http://127.0.0.1:8080/run_code answered HTTP 429", "lower the gate's limit"),
+        ("http://127.0.0.1:8080/run_code answered HTTP 503", "lower the gate's limit"),
+    ],
+)
+def test_the_cure_is_for_the_status_and_not_for_a_port_with_the_same_digits(
+    why: str, cure: str
+) -> None:
+    assert health._cure(why).startswith(cure)

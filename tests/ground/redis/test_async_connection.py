@@ -1,17 +1,28 @@
-"""The worker's wire: each question gets its own answer, or hears why there is none."""
+"""A loop's wire: each question gets its own answer, or hears why there is none."""
 
 import asyncio
 import gc
+import multiprocessing
+import sys
 import threading
+import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import fakeredis
 import pytest
-from redis.exceptions import ConnectionError, ReadOnlyError, RedisError
+from redis.exceptions import (
+    ConnectionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+)
 
 from ground.redis.async_connection import AsyncConnection, Opened, WireTransport
 from ground.redis.connect import target_of
 from ground.redis.dial import dial
+from tests.ground.redis.wire_interruptions import is_interrupted_at_every_statement
 from tests.harness.servers import blocked, until
 from worker.concurrent.commands import SCRIPTS, WorkCommands
 from worker.concurrent.parking import Parking
@@ -222,7 +233,7 @@ async def test_a_wire_that_was_dialed_for_nobody_any_more_is_closed(
         opened.append(dial(*asked))
         return opened[0]
 
-    monkeypatch.setattr("ground.redis.async_connection.dial", late)
+    monkeypatch.setattr("ground.redis.loop_wire.dial", late)
     wire = AsyncConnection(target_of(real_redis), SCRIPTS, timeout=60)
     (asked,) = wire.asked(("PING",))
     await asyncio.sleep(0)
@@ -261,3 +272,116 @@ async def test_who_parks_and_is_cancelled_goes_at_once(real_redis, monkeypatch) 
     assert done
     parking._connection.break_off()
     await parking.close()
+
+
+def test_nobody_gets_the_reply_of_another_wherever_a_signal_handler_raises(shared_server) -> None:
+    process = multiprocessing.get_context("spawn").Process(
+        target=is_interrupted_at_every_statement, args=(shared_server.url,)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+async def test_what_nobody_uses_any_more_closes_its_connection_while_its_loop_lives(
+    real_redis,
+) -> None:
+    wire = AsyncConnection(target_of(real_redis), SCRIPTS, timeout=0.2)
+    await wire.ask(("PING",))
+    before = len(real_redis.client_list())
+    del wire
+    await asyncio.to_thread(until, lambda: len(real_redis.client_list()) < before, "its end")
+
+
+async def test_a_slow_dial_takes_no_time_from_the_reply(real_redis, monkeypatch) -> None:
+    def slow(*asked: Any) -> Any:
+        time.sleep(0.9)
+        return dial(*asked)
+
+    monkeypatch.setattr("ground.redis.loop_wire.dial", slow)
+    wire = AsyncConnection(target_of(real_redis), SCRIPTS, timeout=1.0)
+    assert await soon(wire.ask(("BLPOP", "nothing", 0.6))) is None
+    await wire.close()
+
+
+async def test_a_dial_that_does_not_end_fails_who_asked_within_the_timeout(
+    real_redis, monkeypatch
+) -> None:
+    ends = threading.Event()
+    monkeypatch.setattr("ground.redis.loop_wire.dial", lambda *_: ends.wait(PATIENCE))
+    wire = AsyncConnection(target_of(real_redis), SCRIPTS, timeout=0.1)
+    with pytest.raises(TimeoutError, match=r"no connection within 0\.2 s"):
+        await soon(wire.ask(("PING",)))
+    ends.set()
+    await wire.close()
+
+
+async def test_no_thread_of_the_loops_executor_is_needed_to_connect(real_redis) -> None:
+    ends = threading.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    busy = loop.run_in_executor(None, ends.wait, PATIENCE)
+    wire = await open_wire(real_redis)
+    ends.set()
+    await busy
+    await wire.close()
+
+
+async def test_what_its_caller_cancelled_before_it_was_sent_is_not_sent(real_redis) -> None:
+    wire = AsyncConnection(target_of(real_redis), SCRIPTS, timeout=60)
+    first, second = wire.asked(("SET", "first", 1), ("SET", "second", 1))
+    first.cancel()
+    await soon(second)
+    assert real_redis.keys() == [b"second"]
+    await wire.close()
+
+
+async def test_a_cancelled_script_that_is_unknown_is_not_sent_whole(real_redis) -> None:
+    real_redis.script_flush()
+    script = next(iter(SCRIPTS.values()))
+    wire = await open_wire(real_redis)
+    (asked,) = wire.asked(script.command([f"{{x}}{name}" for name in script.keys], []))
+    asked.cancel()
+    assert await wire.ask(("PING",)) == b"PONG"
+    assert real_redis.script_exists(script.sha) == [False]
+    await wire.close()
+
+
+async def test_a_full_redis_costs_no_new_connection(real_redis) -> None:
+    wire = await open_wire(real_redis)
+    before = real_redis.info("stats")["total_connections_received"]
+    real_redis.config_set("maxmemory", 1)
+    try:
+        for _ in range(3):
+            with pytest.raises(OutOfMemoryError):
+                await wire.ask(("SET", "key", "value"))
+    finally:
+        real_redis.config_set("maxmemory", 0)
+    assert real_redis.info("stats")["total_connections_received"] == before
+    await wire.close()
+
+
+async def test_an_error_of_a_fake_is_its_askers_alone() -> None:
+    wire = await open_wire(fakeredis.FakeRedis())
+
+    async def broken(*command: Any) -> Any:
+        if command == ("GET", "key"):
+            raise ValueError("a fake's own")
+        return command[0]
+
+    wire._fake.execute_command = broken
+    with pytest.raises(ValueError, match="a fake's own"):
+        await soon(wire.ask(("GET", "key")))
+    assert await soon(wire.ask(("PING",))) == "PING"
+    await wire.close()
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 12), reason="no loop of this Python begins tasks at once"
+)
+async def test_a_loop_that_begins_its_tasks_at_once(redis) -> None:
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+    wire = await open_wire(redis)
+    for _ in range(2):
+        assert len(await soon(asyncio.gather(*wire.asked(*[("PING",)] * 3)))) == 3
+    await wire.close()

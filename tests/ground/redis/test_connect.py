@@ -4,16 +4,20 @@ import contextlib
 import socketserver
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from ssl import CERT_NONE
 
 import fakeredis
 import pytest
 import redis as redis_py
-from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+from redis.exceptions import AuthenticationError, ConnectionError, ResponseError, TimeoutError
 
 import ground
 from ground.redis.connect import connect_async, target_of
 from ground.redis.connection import is_passing
+from ground.redis.dial import _context, dial
 from ground.redis.url import parse_redis_url
+from ground.redis.wire import Wire
 
 
 @contextlib.asynccontextmanager
@@ -288,3 +292,22 @@ async def test_a_dead_sentinel_is_tried_once_and_passed_over(sentinel_pair):
 )
 def test_what_a_busy_redis_refuses_is_asked_again(refusal: str, passes: bool) -> None:
     assert is_passing(ResponseError(refusal)) is passes
+
+
+def test_a_user_without_a_password_introduces_itself(private_redis):
+    server = private_redis(aof=False)
+    with opened(server.target) as client:
+        client.acl_setuser("guest", enabled=True, nopass=True, categories=["+@all"], keys=["*"])
+    url = server.url.replace("redis://", "redis://guest@")
+    dial(parse_redis_url(url), 5.0, Wire).close()
+
+
+def test_a_password_that_the_server_does_not_have_is_a_refusal_to_authenticate(private_redis):
+    url = private_redis(aof=False).url.replace("redis://", "redis://:secret@")
+    with pytest.raises(AuthenticationError, match="without any password configured"):
+        dial(parse_redis_url(url), 5.0, Wire)
+
+
+def test_certificates_may_be_left_unchecked_by_the_number_of_that():
+    target = replace(parse_redis_url("rediss://127.0.0.1:1"), options={"ssl_cert_reqs": CERT_NONE})
+    assert not _context(target).check_hostname
