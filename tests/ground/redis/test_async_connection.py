@@ -295,7 +295,7 @@ async def test_what_nobody_uses_any_more_closes_its_connection_while_its_loop_li
 
 async def test_a_slow_dial_takes_no_time_from_the_reply(real_redis, monkeypatch) -> None:
     def slow(*asked: Any) -> Any:
-        time.sleep(0.9)
+        time.sleep(0.9)  # most of the timeout
         return dial(*asked)
 
     monkeypatch.setattr("ground.redis.loop_wire.dial", slow)
