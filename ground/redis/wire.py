@@ -9,6 +9,7 @@ import select
 import socket
 import ssl
 import struct
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -63,9 +64,9 @@ class Wire:
         self._socket = opened
         self._reader = Reader(protocolError=InvalidResponse, replyError=_error_of)
         self._read = bytearray(_AT_ONCE)
-
-    def __del__(self) -> None:
-        self._socket.close()  # its loop may have ended before it got this
+        # Its loop may have ended before it got this. A `__del__` may come after the socket's own
+        # end, if both are in a circle of references.
+        weakref.finalize(self, opened.close).atexit = False
 
     @property
     def closed(self) -> bool:
