@@ -241,7 +241,7 @@ class AsyncConnection:
             raise
 
     def _taken(self) -> list[Request]:
-        """What is new, but for the requests of callers that were cancelled meanwhile."""
+        """Take what is new, but for the requests of callers that were cancelled meanwhile."""
         batch, self._new = self._new, []
         return [request for request in batch if not request[1].done()]
 
