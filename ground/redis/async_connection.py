@@ -270,7 +270,7 @@ class AsyncConnection:
         the timeout, once for each server that may be asked."""
         self._opening = attempt = object()
         if self._fake is not None:
-            self._begin(attempt, partial(FakeTransport, self._fake))
+            self._begin(partial(FakeTransport, self._fake))
             return
         loop, mine = asyncio.get_running_loop(), weakref.ref(self)
 
@@ -280,21 +280,21 @@ class AsyncConnection:
             if isinstance(found, LoopWire) and not wanted:
                 found.hang_up()
             elif connection is not None and wanted:
-                connection._dialed(attempt, found)
+                connection._dialed(found)
 
         within = self._timeout * (1 + len(self._target.nodes))
         late = TimeoutError(f"no connection within {within:g} s")
         loop.call_later(within, dialed, late)
         dial_for(weakref.ref(loop), self._target, self._timeout, dialed)
 
-    def _dialed(self, attempt: object, found: "LoopWire | Exception") -> None:
+    def _dialed(self, found: "LoopWire | Exception") -> None:
         if isinstance(found, LoopWire):
-            self._begin(attempt, partial(WireTransport, found))
+            self._begin(partial(WireTransport, found))
         else:
             self._opening = None
             refuse(self._taken(), found)
 
-    def _begin(self, attempt: object, transport: Callable[[Replied, Lost], Transport]) -> None:
+    def _begin(self, transport: Callable[[Replied, Lost], Transport]) -> None:
         """Begin to use a connection. It refers to this object weakly: what nobody uses any more is
         collected, and its socket closed, while the loop lives."""
         opened, mine = Opened(), weakref.ref(self)
