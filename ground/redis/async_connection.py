@@ -255,8 +255,9 @@ class AsyncConnection:
         except Exception as wrong:  # noqa: BLE001 - it is for who asked; nothing was sent
             if len(batch) == 1:
                 refuse(batch, wrong)
-            for request in batch if len(batch) > 1 else ():
-                self._put(opened, [request])
+            else:
+                for request in batch:
+                    self._put(opened, [request])
             return
         opened.asked.extend(batch)  # first: a reply may come at once
         opened.transport.send(commands, data)
@@ -276,11 +277,10 @@ class AsyncConnection:
 
         def dialed(found: LoopWire | Exception) -> None:
             connection = mine()
-            wanted = connection is not None and connection._opening is attempt
-            if isinstance(found, LoopWire) and not wanted:
-                found.hang_up()
-            elif connection is not None and wanted:
+            if connection is not None and connection._opening is attempt:
                 connection._dialed(found)
+            elif isinstance(found, LoopWire):
+                found.hang_up()
 
         within = self._timeout * (1 + len(self._target.nodes))
         late = TimeoutError(f"no connection within {within:g} s")
