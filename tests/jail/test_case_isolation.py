@@ -5,6 +5,7 @@ import os
 import secrets
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -258,26 +259,21 @@ async def begin_to_sleep(sandbox: LocalSandbox, name: str) -> "asyncio.Task[Judg
     return judging
 
 
-def _supervisor_of(server: int) -> int:
-    """The one of its children whose child is in yet another namespace of processes."""
-
-    def children(pid: int) -> list[int]:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
-            return [int(child) for child in file.read().split()]
-
-    def depth(pid: int) -> int:
-        with open(f"/proc/{pid}/status") as file:
-            return next(len(line.split()) for line in file if line.startswith("NSpid"))
-
-    return next(
-        pid for pid in children(server) for below in children(pid) if depth(below) > depth(pid)
-    )
+def _supervisor_of(pid: int, server: int) -> int:
+    """The server's own child above this process; a jail that is torn down has one, too."""
+    while (parent := _parent_of(pid)) != server:
+        pid = parent
+    return pid
 
 
-def kill(sandbox: LocalSandbox, whom: str) -> None:
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def kill(sandbox: LocalSandbox, whom: str, program: int) -> None:
     (server,) = sandbox.jails._servers.values()
-    pid = server.ready["pid"] if whom == "server" else _supervisor_of(server.ready["pid"])
-    os.kill(pid, signal.SIGKILL)
+    pid = server.ready["pid"]
+    os.kill(pid if whom == "server" else _supervisor_of(program, pid), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("whom", ["server", "supervisor"])
@@ -288,12 +284,12 @@ async def test_a_sandbox_that_is_killed_costs_no_verdict_that_is_known_and_leave
     name = f"sleeper-{secrets.token_hex(8)}"
     judging = await begin_to_sleep(sandbox, name)
     (first,) = processes_named(name)
-    kill(sandbox, whom)
+    kill(sandbox, whom, first)
     async with asyncio.timeout(100):
         # Until another runs, and the first is gone: else that one is killed once more.
         while not (now := processes_named(name)) or first in now:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    kill(sandbox, whom)
+    kill(sandbox, whom, now[0])
     result = await judging
     assert (result.verdicts, result.reasons) == ("PM", {1: "jail_lost"})
     await until_processes(name, count=0)
