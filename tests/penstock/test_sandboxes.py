@@ -96,7 +96,7 @@ def test_what_the_dead_left_is_reaped_and_noted(penstock, left, cloud, real_redi
     ]
     assert cloud.live == 0
     noted = [change for _, change in real_redis.xrange("penstock:audit")]
-    assert [(one[b"what"], one[b"target"], one[b"outcome"]) for one in noted] == [
+    assert sorted((one[b"what"], one[b"target"], one[b"outcome"]) for one in noted) == [
         (b"reap sandboxes", run, b"done") for run in (b"exp7", b"exp7", b"exp8")
     ]
 
