@@ -160,7 +160,7 @@ instructions: $(VENV)/.installed valgrind ## count what a pair, a job and a writ
 	$(BIN)/python -m bench.instructions
 
 lowest: $(LOWEST)/.installed ## run the tests on the oldest versions that pyproject.toml allows
-	$(LOWEST)/bin/python -m pytest $(TESTS)
+	$(LOWEST)/bin/python -m pytest -n 6 --dist worksteal $(TESTS)
 
 docs: $(VENV)/.installed ## write the parts of the docs that are made: tables, references, pictures
 	$(BIN)/python -m docs.tools.reference

@@ -51,7 +51,7 @@ async def test_an_agent_on_the_sdk_leaves_one_row(
 
 async def streamed(sdk: openai.AsyncOpenAI, history: list[Any]) -> Any:
     """The message that the SDK itself makes of a stream."""
-    async with sdk.chat.completions.stream(model="m", messages=history, tools=TOOLS) as stream:  # type: ignore[arg-type]
+    async with sdk.beta.chat.completions.stream(model="m", messages=history, tools=TOOLS) as stream:  # type: ignore[arg-type]
         async for _ in stream:
             pass
         return (await stream.get_final_completion()).choices[0].message

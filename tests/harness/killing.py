@@ -204,5 +204,5 @@ class Child:
 
 def _address(scenario: Callable[..., object]) -> str:
     """Where the child can import it from: found by file, as pytest may name modules differently."""
-    file = Path(scenario.__code__.co_filename).relative_to(nursery.ROOT)
+    file = Path(scenario.__code__.co_filename).absolute().relative_to(nursery.ROOT)
     return f"{'.'.join(file.with_suffix('').parts)}:{scenario.__qualname__}"
