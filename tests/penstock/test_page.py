@@ -21,7 +21,7 @@ from tests.harness.servers import PrivateRedis, free_port, until
 from tests.harness.terminal import Terminal
 from tests.penstock.serving import monitor
 from tests.worker.concurrent import chores
-from tests.worker.concurrent.crew import burst, open_queue, work_in_process
+from tests.worker.concurrent.crew import at_work, burst, open_queue, work_in_process
 from tests.worker.lifecycle.cloud import CloudThread
 from tests.worker.lifecycle.conftest import quick
 from worker.lifecycle import SandboxLifecycle
@@ -272,6 +272,47 @@ def test_a_dialog_about_all_pages_closes_when_its_filter_changes(
     page.until("location.hash", lambda at: "find=no" in at)
     page.until("!document.getElementById('confirm').open")
     assert real_redis.exists(failed.key, done.key) == 2
+
+
+def test_what_has_the_focus_keeps_it_while_rows_and_figures_come_and_go(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    focused = "document.activeElement.innerText"
+    queue = open_queue(real_redis)
+    first, second, _ = (queue.enqueue(chores.add, 1, 2) for _ in range(3))
+    page = shown(browser, url, "queues/code")
+    page.until(ROWS.format("main"), lambda rows: second.id in rows)
+    page.run(f"{_that_says('a', second.id)}.focus()")
+    first.delete()
+    page.until(ROWS.format("main"), lambda rows: first.id not in rows)
+    assert page.run(focused) == second.id
+    page.run("document.querySelector('.facts a').focus()")  # how many workers there are
+    waiting = "document.querySelector('.facts').innerText"
+    queue.enqueue(chores.add, 1, 2)
+    page.until(waiting, lambda said: "waiting\n3" in said)
+    assert page.run(focused) == "0"
+
+
+def test_a_jobs_page_keeps_the_focus_and_what_is_open_while_its_times_grow(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    queue = open_queue(real_redis)
+    job = queue.enqueue(chores.add, {"code": "print(1)"}, 2)
+    page = shown(browser, url, f"jobs/{job.id}")
+    page.until("Boolean(document.querySelector('main summary'))")
+    page.run("document.querySelector('main summary').click()")
+    page.run(f"{_that_says('button', 'Cancel')}.focus()")
+    timeline = "document.querySelector('#timeline').innerText"
+    before = page.run(timeline)
+    page.until(timeline, lambda now: now != before)
+    assert page.run("document.querySelector('main details').open"), "its request can be read"
+    assert page.run("document.activeElement.innerText") == "Cancel"
+    press(page, "Cancel")
+    page.until(SENTENCE, lambda said: "cancelled" in said)
+    press(page, "Retry")  # a button of its own, where the other was
+    page.until(SENTENCE, lambda said: "waits in its queue" in said)
+    assert queue.job_ids == [job.id]
+    assert not any("Uncaught" in problem for problem in page.problems())
 
 
 def test_a_gate_is_paused_and_limited_and_a_queue_too(

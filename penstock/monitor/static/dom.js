@@ -32,6 +32,23 @@ export function put(element, text, look) {
   if (look !== undefined && element.className !== look) element.className = look;
 }
 
+// Give an element these children. What is equal stays, and of the rest what holds it: so do focus,
+// selection, and what is open. A button is never made into another: it would do what that one did.
+export function renew(element, children) {
+  const known = [...element.childNodes], made = nodes(children);
+  made.forEach((child, n) => {
+    const node = child instanceof Node ? child : document.createTextNode(child);
+    const old = known[n];
+    if (!old) return element.append(node);
+    if (old.isEqualNode(node)) return;
+    if (old.open) node.open = true;
+    const alike = old instanceof Element && old.nodeName !== "BUTTON" && old.cloneNode().isEqualNode(node.cloneNode());
+    if (alike) renew(old, [...node.childNodes]);
+    else old.replaceWith(node);
+  });
+  for (const old of known.slice(made.length)) old.remove();
+}
+
 // Facts as a list: [name, text or element] each; those without a value are left out.
 export function facts(rows) {
   return h("dl", { class: "facts" }, rows

@@ -50,17 +50,17 @@ export class Table {
 
   fill(items) {
     this.items = items;
-    const live = new Set();
+    const live = new Set(items.map((item) => this.key(item)));
+    // Before all else: a row that is moved past one that goes would lose the focus.
+    for (const [key, row] of this.rows) if (!live.has(key)) { row.remove(); this.rows.delete(key); }
     this.sorted(items).forEach((item, index) => {
       const key = this.key(item), row = this.rows.get(key) || this.row(key, item);
-      live.add(key);
       row.item = item;
       this.columns.forEach((column, n) => column.cell && show(row.shown[n], column.cell(item)));
       const look = this.look(item);
       if (row.className !== look) row.className = look;
       if (this.body.rows[index] !== row) this.body.insertBefore(row, this.body.rows[index] || null);
     });
-    for (const [key, row] of this.rows) if (!live.has(key)) { row.remove(); this.rows.delete(key); }
     if (items.length) this.nothing.remove();
     else if (!this.nothing.isConnected) this.node.append(this.nothing);
     if (this.select) this.select(this.ticked().length);

@@ -2,7 +2,7 @@
 
 import { action } from "../acting.js";
 import { get } from "../api.js";
-import { h, link, nodes } from "../dom.js";
+import { h, link, renew } from "../dom.js";
 import { age, moment } from "../format.js";
 import { OUTCOMES } from "../outcomes.js";
 import { to } from "../router.js";
@@ -21,8 +21,8 @@ export function job(host, route) {
     over = OVER.includes(found.status);
     if (said === drawn) return;
     drawn = said;
-    host.replaceChildren(h("p", { class: "crumbs" }, link("Queues", to(["queues"])), found.origin && [" / ", link(found.origin, to(["queues", found.origin]))]), h("h1", {}, `Job ${id}`),
-      ...nodes(found.problem ? [h("p", { class: "sentence warn" }, `${found.problem}.`)] : body(found, load)));
+    renew(host, [h("p", { class: "crumbs" }, link("Queues", to(["queues"])), found.origin && [" / ", link(found.origin, to(["queues", found.origin]))]), h("h1", {}, `Job ${id}`),
+      found.problem ? h("p", { class: "sentence warn" }, `${found.problem}.`) : body(found, load)]);
   }
 
   host.className = "";

@@ -1,7 +1,7 @@
 // All queues, and one queue: why it does not move, how its programs ended, its jobs by state.
 
 import { action, say } from "../acting.js";
-import { facts, h, link, put } from "../dom.js";
+import { facts, h, link, put, renew } from "../dom.js";
 import { age, many, shortly, whole } from "../format.js";
 import { Listing, chips, choice, refill, typed } from "../listing.js";
 import { OUTCOMES, shares, total, troubles, unhappy } from "../outcomes.js";
@@ -97,16 +97,16 @@ export function queue(host, route) {
       if (!q) return put(why, "Nothing has used this queue yet.", "sentence warn");
       put(why, sentenceOf(q), `sentence ${lookOf(q) || "well"}`);
       if (paused !== q.paused) pause.replaceChildren(pausing(q, (paused = q.paused)));
-      figures.replaceChildren(facts([
+      renew(figures, [facts([
         ["waiting", whole(q.depth)], ["oldest waits for", q.depth ? age(q.oldest) : ""], ["running", whole(q.running)],
         ["workers", link(whole(q.workers), to(["workers"], { queue: name }))], ["finished", whole(q.counters.finished)], ["failed", whole(q.counters.failed)],
         ["retried", q.counters.retried && whole(q.counters.retried)], ["requeued after a worker's death", q.counters.requeued && whole(q.counters.requeued)],
         ["mean wait", mean(q.waited)], ["mean run", mean(q.took)],
-      ]));
+      ])]);
       const said = JSON.stringify(q.programs);
       if (said === drawn) return;
       drawn = said;
-      ends.replaceChildren(...(total(q.programs) ? [h("h2", {}, "How its programs ended"), shares(q.programs, { address: (outcome) => to(["queues", name], { state: "finished", outcome }) })] : []));
+      renew(ends, total(q.programs) ? [h("h2", {}, "How its programs ended"), shares(q.programs, { address: (outcome) => to(["queues", name], { state: "finished", outcome }) })] : []);
     },
   };
 }

@@ -1,7 +1,7 @@
 // Whatever has an id, and why it has its reward: a job, an item, a group, a session, a sandbox.
 
 import { get } from "../api.js";
-import { h } from "../dom.js";
+import { h, renew } from "../dom.js";
 import { whyFacts, whySentence } from "../why.js";
 
 export function why(host, route) {
@@ -13,7 +13,7 @@ export function why(host, route) {
     const said = JSON.stringify(answer);
     if (said === drawn) return;
     drawn = said;
-    shown.replaceChildren(...(answer.problem ? [h("p", { class: "sentence warn" }, `${answer.problem}.`)] : answer.found.flatMap((one) => [whySentence(one), whyFacts(one.facts)])));
+    renew(shown, answer.problem ? [h("p", { class: "sentence warn" }, `${answer.problem}.`)] : answer.found.flatMap((one) => [whySentence(one), whyFacts(one.facts)]));
   }
 
   host.className = "";

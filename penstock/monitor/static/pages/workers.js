@@ -1,7 +1,7 @@
 // All workers, a page at a time, and one worker: what it runs, and what it ended.
 
 import { get } from "../api.js";
-import { facts, h, link, put } from "../dom.js";
+import { facts, h, link, put, renew } from "../dom.js";
 import { age, many, whole } from "../format.js";
 import { Listing, choice, refill, typed } from "../listing.js";
 import { live } from "../live.js";
@@ -60,13 +60,13 @@ export function worker(host, route) {
     if (!found) return;
     const w = found.worker;
     put(said, w.state === "dead" ? `It is dead: no heartbeat for ${age(w.silent)}. Other workers take over its jobs.` : `It is ${w.state}, and runs ${many(w.running, "job")}.`, `sentence ${lookOf(w) || "well"}`);
-    figures.replaceChildren(facts([
+    renew(figures, [facts([
       ["queues", w.queues.map((queue, n) => [n ? ", " : "", link(queue, to(["queues", queue]))]).flat().reduce((all, one) => { all.append(one); return all; }, h("span"))],
       ["gate of its permits", w.gate && link(w.gate, to(["gates", w.gate]))],
       ["host", w.host], ["process", w.pid], ["lives for", since(w.born)], ["last heartbeat", `${age(w.silent)} ago`], ["done", whole(w.finished)], ["failed jobs", whole(w.failed)],
       ...Object.entries(w.programs).map(([outcome, count]) => [outcome, whole(count)]),
       ["cannot reach", w.unreachable.join(", ")],
-    ]));
+    ])]);
     running.fill(found.running);
     ended.fill(found.ended);
   }
