@@ -392,6 +392,18 @@ def test_groups_are_filtered_and_opened_and_another_run_is_shown(
     page.until("document.getElementById('run').value", lambda run: run == "exp7")
 
 
+def test_a_group_whose_id_is_a_large_number_is_the_one_that_is_opened(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    large = 2**60 + 1  # no number of JavaScript
+    buffer = RolloutBuffer(real_redis, "math", TaskConfig(group_size=1)).sync
+    buffer.write({"instance_id": large, "uid": "0", "messages": [], "reward": 0.5})
+    buffer.close()
+    page = shown(browser, url, "groups")
+    follow(page, str(large))
+    page.until(MAIN, lambda said: f'"instance_id": "{large}"' in said)
+
+
 @pytest.mark.parametrize(
     ("address", "field", "event", "value", "asks"),
     [

@@ -41,13 +41,18 @@ export async function post(names, body) {
   return answered(await ask(address(names), { method: "POST", headers, body: JSON.stringify(body) }));
 }
 
+// A whole number that JavaScript would round is its digits: the id of a group may have 19 of them.
+function exact(_, value, from) {
+  return Number.isInteger(value) && !Number.isSafeInteger(value) && /^-?\d+$/.test(from?.source) ? from.source : value;
+}
+
 // Names are put into addresses whole: a gate may be called `x/../code`.
 function address(names) {
   return `api/${names.map((name) => encodeURIComponent(name)).join("/")}`;
 }
 
 async function answered(answer) {
-  const body = await answer.json().catch(() => ({}));
+  const body = await answer.text().then((text) => JSON.parse(text, exact)).catch(() => ({}));
   if (!answer.ok) throw new Refused(answer.status, body.message || `the monitor answered ${answer.status}`);
   return body;
 }
