@@ -1,7 +1,7 @@
 """Open anything by its id or name: one pipeline for the exact ones, then names of the last look."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ground.keys import in_run, tagged
 from penstock.fleet.model import Fleet
@@ -32,9 +32,13 @@ async def find(reader: FleetReader, fleet: Fleet | None, wanted: str) -> list[Fo
     there = await pipe.execute()
     exact = [found for (found, _), known in zip(candidates, there, strict=True) if known]
     known = {(one.kind, one.name, one.where) for one in exact}
-    close = [] if fleet is None else list(_close(fleet, wanted.lower()))
-    rest = [one for one in close if (one.kind, one.name, one.where) not in known]
-    return [*exact, *rest][:_MOST]
+    close = () if fleet is None else _close(fleet, wanted.lower())
+    rest = [
+        replace(one, exact=one.name == wanted)
+        for one in close
+        if (one.kind, one.name, one.where) not in known
+    ]
+    return sorted([*exact, *rest], key=lambda one: not one.exact)[:_MOST]
 
 
 def _candidates(run: str, fleet: Fleet | None, wanted: str) -> Iterator[tuple[Found, str]]:

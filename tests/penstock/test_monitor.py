@@ -467,6 +467,11 @@ def test_anything_is_found_by_its_id_or_a_part_of_its_name(
     named = [("queue", "rewards", False), ("gate", "rewards-gate", False)]
     until(lambda: found("REWARDS") == named, "a look that began after both were made")
     assert found("rewards-gate")[0] == ("gate", "rewards-gate", True)
+    assert found("rewards")[0] == ("queue", "rewards", True)
+    TokenBucket(real_redis, "rewards", limit=2).sync.configure(limit=2)
+    assert [one for one in found("rewards") if one[2]] == [
+        ("gate", "rewards", True), ("queue", "rewards", True)
+    ]  # fmt: skip
     assert found("*") == found("no such thing") == found("") == []
 
 
