@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -52,9 +52,10 @@ class Watch:
             with contextlib.suppress(*UNWELL):
                 await self.history.leave()
 
-    async def news(self) -> AsyncIterator[str]:
+    async def news(self) -> AsyncGenerator[str, None]:
         """Yield what went before, then every look: messages of server-sent events."""
-        seen, told = 0, False
+        rested = not self._always and not self._watchers
+        seen, told = self._number if rested else 0, False  # an old look would pass for news
         self._watchers += 1
         self._wanted.set()
         try:

@@ -6,7 +6,7 @@ import threading
 from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ from jail.models import CodeRequest
 from limiter import TokenBucket, remove_gate
 from limiter import engine as engines
 from penstock.changes.jobs import change_jobs
+from penstock.fleet import FleetReader
 from penstock.monitor.page import files, page
 from penstock.monitor.views import MOST
+from penstock.monitor.watch import Watch
 from tests.harness import patient
 from tests.harness.servers import PrivateRedis, until
 from tests.penstock.serving import monitor
@@ -220,6 +222,25 @@ def test_the_stream_gives_what_went_before_and_then_every_look(guarded: httpx.Cl
             next(lines)
     assert [event for event, _ in events] == ["history", "fleet", "fleet"]
     assert events[2][1]["fleet"]["at"] > events[1][1]["fleet"]["at"]
+
+
+async def test_a_run_that_nobody_watched_is_looked_at_before_it_is_shown(
+    shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    async with FleetReader(shared_server.url, "rested") as reader:
+        watch = Watch(reader, always=False)
+
+        async def shown_first() -> float:
+            async with aclosing(watch.news()) as news:
+                async for said in news:
+                    if said.startswith("event: fleet"):
+                        return float(json.loads(said.partition("data: ")[2])["fleet"]["at"])
+            raise AssertionError("it ended")
+
+        await shown_first()
+        began = await reader.now()
+        assert await shown_first() > began
+        await watch.close()
 
 
 @pytest.mark.parametrize(
