@@ -371,6 +371,17 @@ def test_a_search_opens_an_id_and_lists_names(
     page.until(ROWS.format("main"), lambda rows: "rewards" in rows)
     follow(page, "rewards")
     page.until("document.title", lambda title: "queue rewards" in title)
+    page.run("""window.fetched = window.fetch, window.fetch = async (path, asked) => {
+        const answer = await window.fetched(path, asked);
+        if (path.startsWith('api/find')) await new Promise((done) => (window.let = done));
+        return answer;
+    }, 0""")
+    page.run(f"({search})('{job.id}')")
+    page.until("Boolean(window.let)")
+    page.run("location.hash = '#/workers'")
+    page.until(HEADING, lambda said: said == "Workers")
+    page.run("window.let(), new Promise((done) => setTimeout(done))")
+    assert page.run("location.hash") == "#/workers", "an answer that comes late leads nowhere"
 
 
 def test_groups_are_filtered_and_opened_and_another_run_is_shown(

@@ -25,7 +25,7 @@ export function found(host, route) {
 
   async function load() {
     const answer = await get(["find"], { q: wanted }).catch((problem) => put(said, problem.message));
-    if (!answer) return;
+    if (!answer || !host.isConnected) return; // another page is open by now
     const exact = answer.found.filter((one) => one.exact);
     if (exact.length === 1) return location.replace(address(exact[0]));
     said.replaceChildren("A queue, gate, worker, task, group, sandbox or job. Ids of jobs must be whole. ",
