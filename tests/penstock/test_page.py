@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ import pytest
 import ground
 from buffer import RolloutBuffer, TaskConfig
 from buffer.group_functions import GroupFunctions
+from ground.keys import tagged
 from ground.process import from_thread
 from limiter import TokenBucket
+from penstock.fleet.history import Point
 from tests.harness import killing, patient
 from tests.harness.browser import Browser, Page
 from tests.harness.commands import PENSTOCK
@@ -639,6 +642,33 @@ def test_tabs_that_nobody_sees_leave_room_for_one_more(browser: Browser, url: st
         page.until(RESTS)
     page.run("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
     page.until(f"{RESTS}.then((rests) => !rests)")
+
+
+def test_a_chart_of_a_day_ends_now_and_is_asked_for_again_with_the_next_look(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    at = int(time.time()) - 5 * 3600  # no monitor has run since
+    point = Point(
+        at=at, depth=77, running=0, done_per_second=0.0, wait_median=None, took_median=None,
+        gates={}, workers={}, groups={}, sandboxes={}, mean_reward=None, rewards=(), programs={},
+    )  # fmt: skip
+    key = tagged("monitor", "default", "history:day")
+    real_redis.xadd(key, {"point": json.dumps(asdict(point))}, f"{at * 1000}-0")
+    page = shown(browser, url)
+    page.run("""window.fetched = window.fetch, window.failed = 0, window.fetch = (path, asked) => {
+        if (!path.startsWith('api/history') || window.failed++) return window.fetched(path, asked);
+        throw new TypeError('no connection');
+    }, 0""")
+    page.run("location.hash = '#/?span=day'")
+    jobs = """[...document.querySelectorAll('canvas')]
+        .find((one) => one.getAttribute('aria-label')?.startsWith('Jobs:'))"""
+    back = f"""(() => {{ const jobs = {jobs}; for (let n = 0; n < 10; n++) jobs.dispatchEvent(
+        new KeyboardEvent('keydown', {{ key: 'ArrowLeft' }}));
+        const said = jobs.getAttribute('aria-label');
+        jobs.dispatchEvent(new KeyboardEvent('keydown', {{ key: 'Escape' }}));
+        return said; }})()"""
+    page.until(back, lambda said: "waiting 77" in said)
+    assert "waiting 0" in page.run(f"{jobs}.getAttribute('aria-label')")
 
 
 RESTS = "import('./static/live.js').then(({live}) => live.rests)"

@@ -36,17 +36,17 @@ export class Trends {
       this.host.append(made.node);
     }
     if (this.span && this.looks++ % EVERY[this.span] === 0) this.load();
-    const points = this.span ? this.older : live.points;
     const now = live.points[live.points.length - 1];
+    const points = this.span ? [...this.older, now] : live.points; // the last that is stored may be hours old
     const seconds = this.span ? SECONDS[this.span] : Math.min(900, Math.max(60, now.at - live.points[0].at));
-    for (const chart of this.charts.values()) chart.draw(points.length ? points : [now], seconds);
+    for (const chart of this.charts.values()) chart.draw(points, seconds);
   }
 
   async load() {
-    const span = this.span, found = await get(["history"], { span }).catch(() => null); // the next look asks again
-    if (!found || span !== this.span) return;
+    const span = this.span, found = await get(["history"], { span }).catch(() => null);
+    if (span !== this.span) return;
+    if (!found) return void (this.looks = 0); // the next look asks again
     this.older = found.points;
-    this.looks = Math.max(1, this.looks);
     if (this.live) this.look(this.live);
   }
 }
