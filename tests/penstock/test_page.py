@@ -339,6 +339,15 @@ def test_a_gate_is_paused_and_limited_and_a_queue_too(
     assert not real_redis.hexists("penstock:work:{code}", "paused")
 
 
+def test_a_slow_rate_is_not_shown_as_none_and_a_large_limit_is_short(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    TokenBucket(real_redis, "slow", limit=10**9, rate=0.004).sync.status()
+    page = shown(browser, url, "gates/slow")
+    page.until(MAIN, lambda said: "0.004 a second" in said)
+    page.until("document.querySelector('figcaption').innerText", lambda said: "limit 1000M" in said)
+
+
 def test_a_sandbox_that_does_not_end_is_shown_with_the_reason_and_ended_by_hand(
     browser: Browser, cloud: CloudThread, real_redis: ground.Client, shared_server: PrivateRedis
 ) -> None:

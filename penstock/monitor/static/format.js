@@ -17,7 +17,9 @@ export function bytes(count) {
 
 export function shortly(value) {
   if (value === null || value === undefined) return "–";
-  if (value >= 10000) return (value / 1000).toFixed(0) + "k";
+  const [size, unit] = value >= 1e10 ? [1e9, "G"] : value >= 1e7 ? [1e6, "M"] : [1e3, "k"];
+  if (value >= 10000) return (value / size).toFixed(0) + unit;
+  if (Math.abs(value) < 1) return String(Number(value.toPrecision(2))); // a slow rate is not 0
   return String(value >= 100 ? Math.round(value) : Math.round(value * 100) / 100);
 }
 
