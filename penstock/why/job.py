@@ -40,7 +40,7 @@ async def explain_job(reader: FleetReader, id: str) -> tuple[dict[str, Any], Exp
     request, unreadable = request_of(stored)
     said = _said(stored, found, request)
     facts = [
-        *said.facts, *_program(request, found, unreadable), *_way(stored, found),
+        *said.facts, *_program(request, found, unreadable), *_way(stored, found, request),
         *await _dropped(reader, id, found["origin"]),
     ]  # fmt: skip
     jobs = (id,) if request is not None else ()
@@ -119,10 +119,11 @@ def _program(
         yield Fact("labels", cut(", ".join(f"{k}={v}" for k, v in request.labels.items())))
 
 
-def _way(stored: Stored, found: dict[str, Any]) -> Iterator[Fact]:
+def _way(stored: Stored, found: dict[str, Any], request: Request | None) -> Iterator[Fact]:
     """Attempts, the permit and the worker: how it came to its end."""
     spent = {part["what"]: part["seconds"] for part in found["timeline"]}
-    result = found["result"] if isinstance(found["result"], dict) else {}
+    of_program = request is not None and isinstance(found["result"], dict)
+    result = found["result"] if of_program else {}
     queue = found["origin"]
     at = f" for a worker with a permit of gate {found['gate']}" if found["gate"] else ""
     waited = f"{queue}, waited {seconds(spent.get('queued', 0.0))}{at}"

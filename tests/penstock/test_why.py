@@ -309,6 +309,12 @@ async def test_a_job_that_waits_says_why_and_one_that_failed_how(real_redis: gro
     assert "no program of a sandbox" in (await again(real_redis, failing.id)).sentence
 
 
+async def test_a_function_that_returns_a_dict_asked_no_sandbox(real_redis: ground.Client) -> None:
+    returns = open_queue(real_redis).enqueue("builtins.dict", [["attempts", 3]])
+    await asyncio.to_thread(burst, real_redis)
+    assert said(await why(real_redis, returns.id), "attempts") == "claimed once"
+
+
 async def test_what_is_gone_is_said_with_the_setting_that_keeps_it(
     real_redis: ground.Client,
 ) -> None:
