@@ -15,7 +15,8 @@ from buffer import RolloutBuffer, TaskConfig
 from buffer.group_functions import GroupFunctions
 from ground.keys import tagged
 from ground.process import from_thread
-from limiter import TokenBucket
+from ground.redis.connect import target_of
+from limiter import TokenBucket, remove_gate
 from penstock.fleet.history import Point
 from tests.harness import killing, patient
 from tests.harness.browser import Browser, Page
@@ -337,6 +338,30 @@ def test_a_gate_is_paused_and_limited_and_a_queue_too(
     press(page, "Pause")
     press(page, "Resume")
     assert not real_redis.hexists("penstock:work:{code}", "paused")
+
+
+def test_nothing_is_shown_of_what_is_not_there_any_more(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    open_queue(real_redis).enqueue(chores.add, 1, 2)
+    shows = "document.querySelector('.facts')?.checkVisibility() || false"
+    with TokenBucket(real_redis, "gone", limit=2):
+        page = shown(browser, url, "gates/gone")
+        page.until(SENTENCE, lambda said: "It is open" in said)
+        assert page.run(shows)
+        remove_gate(target_of(real_redis), "gone", force=True)
+        page.until(SENTENCE, lambda said: "there is no gate 'gone'" in said)
+        assert not page.run(shows)
+    page.run("location.hash = '#/queues/code'")
+    page.until(shows)
+    real_redis.flushall()
+    page.until(SENTENCE, lambda said: "Nothing has used this queue yet" in said)
+    assert not page.run(shows)
+    with at_work(real_redis) as worker:
+        page.run(f"location.hash = '#/workers/{worker.name}'")
+        page.until(shows)
+    page.until(SENTENCE, lambda said: "this worker has left" in said)
+    assert not page.run(shows)
 
 
 def test_a_slow_rate_is_not_shown_as_none_and_a_large_limit_is_short(

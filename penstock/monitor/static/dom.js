@@ -49,6 +49,12 @@ export function renew(element, children) {
   for (const old of known.slice(made.length)) old.remove();
 }
 
+// Say why something could not be read. What was shown of it goes if there is no such thing any more.
+export function missing(said, rest, problem) {
+  put(said, `${problem.message}.`, "sentence warn");
+  rest.hidden = problem.status === 404;
+}
+
 // Facts as a list: [name, text or element] each; those without a value are left out.
 export function facts(rows) {
   return h("dl", { class: "facts" }, rows

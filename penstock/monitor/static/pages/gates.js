@@ -2,7 +2,7 @@
 
 import { action } from "../acting.js";
 import { get } from "../api.js";
-import { facts, h, link, put } from "../dom.js";
+import { facts, h, link, missing, put } from "../dom.js";
 import { age, clock, shortly, whole } from "../format.js";
 import { gateChart } from "../fleet_charts.js";
 import { to } from "../router.js";
@@ -45,8 +45,9 @@ export function gate(host, route) {
   let paused = null, looks = 0;
 
   async function load() {
-    const found = await get(["gates", name]).catch((problem) => put(said, problem.message, "sentence warn"));
+    const found = await get(["gates", name]).catch((problem) => missing(said, rest, problem));
     if (!found) return;
+    rest.hidden = false;
     const g = found.gate;
     put(said, found.why ? `${found.why}.` : sentenceOf(g), `sentence ${lookOf(g) || "well"}`);
     if (paused !== g.paused) { paused = g.paused; actions.replaceChildren(...changing(g, load)); }
@@ -65,8 +66,9 @@ export function gate(host, route) {
   }
 
   host.className = "";
-  host.append(h("p", { class: "crumbs" }, link("Gates", to(["gates"]))), h("h1", {}, `Gate ${name}`), said, actions, figures, trends.node,
+  const rest = h("div", {}, actions, figures, trends.node,
     h("h2", {}, "Who holds its permits", counts[0]), holders.node, h("h2", {}, "Its line", counts[1]), line.node, changes);
+  host.append(h("p", { class: "crumbs" }, link("Gates", to(["gates"]))), h("h1", {}, `Gate ${name}`), said, rest);
   load();
   return { title: `gate ${name}`, change: (now) => trends.change(now), look(live) { trends.look(live); if (looks++ % 2) load(); } };
 }

@@ -78,9 +78,9 @@ export function queue(host, route) {
     for (const button of actions) button.classList.toggle("idle", !count && !everything.checked);
   }
 
-  const body = h("div");
+  const shown = h("div", {}, h("div", { class: "bar" }, pause), figures, ends), body = h("div");
   host.className = "";
-  host.append(h("p", { class: "crumbs" }, link("Queues", to(["queues"]))), h("h1", {}, `Queue ${name}`), why, h("div", { class: "bar" }, pause), figures, ends, filter, body);
+  host.append(h("p", { class: "crumbs" }, link("Queues", to(["queues"]))), h("h1", {}, `Queue ${name}`), why, shown, filter, body);
   open(route);
   return {
     title: `queue ${name}`,
@@ -94,6 +94,7 @@ export function queue(host, route) {
     look(live) {
       const q = live.fleet.queues.find((one) => one.name === name);
       listing.look();
+      shown.hidden = !q;
       if (!q) return put(why, "Nothing has used this queue yet.", "sentence warn");
       put(why, sentenceOf(q), `sentence ${lookOf(q) || "well"}`);
       if (paused !== q.paused) pause.replaceChildren(pausing(q, (paused = q.paused)));

@@ -1,7 +1,7 @@
 // All workers, a page at a time, and one worker: what it runs, and what it ended.
 
 import { get } from "../api.js";
-import { facts, h, link, put, renew } from "../dom.js";
+import { facts, h, link, missing, put, renew } from "../dom.js";
 import { age, many, whole } from "../format.js";
 import { Listing, choice, refill, typed } from "../listing.js";
 import { live } from "../live.js";
@@ -56,8 +56,9 @@ export function worker(host, route) {
   let looks = 0;
 
   async function load() {
-    const found = await get(["workers", name]).catch((problem) => put(said, `${problem.message}.`, "sentence warn"));
+    const found = await get(["workers", name]).catch((problem) => missing(said, rest, problem));
     if (!found) return;
+    rest.hidden = false;
     const w = found.worker;
     put(said, w.state === "dead" ? `It is dead: no heartbeat for ${age(w.silent)}. Other workers take over its jobs.` : `It is ${w.state}, and runs ${many(w.running, "job")}.`, `sentence ${lookOf(w) || "well"}`);
     renew(figures, [facts([
@@ -72,8 +73,8 @@ export function worker(host, route) {
   }
 
   host.className = "";
-  host.append(h("p", { class: "crumbs" }, link("Workers", to(["workers"]))), h("h1", {}, `Worker ${name}`), said, figures,
-    h("h2", {}, "What it runs"), running.node, h("h2", {}, "What it ended last"), ended.node);
+  const rest = h("div", {}, figures, h("h2", {}, "What it runs"), running.node, h("h2", {}, "What it ended last"), ended.node);
+  host.append(h("p", { class: "crumbs" }, link("Workers", to(["workers"]))), h("h1", {}, `Worker ${name}`), said, rest);
   load();
   return { title: `worker ${name}`, look() { if (looks++ % 2) load(); } };
 }
