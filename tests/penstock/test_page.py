@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from rq import Queue
 
 import ground
 from buffer import RolloutBuffer, TaskConfig
@@ -247,6 +248,30 @@ def test_all_pages_of_a_filter_are_changed_together(
     press(page, "Retry")
     page.until(MAIN, lambda said: "no failed jobs like that" in said)
     assert len(queue.job_ids) == 60
+
+
+def test_all_pages_of_a_queue_are_cancelled_while_workers_take_its_first_jobs(
+    browser: Browser, url: str, real_redis: ground.Client
+) -> None:
+    queue = open_queue(real_redis)
+    queue.enqueue_many([Queue.prepare_data(chores.add, (1, 2)) for _ in range(300)])
+    page = shown(browser, url, "queues/code?state=waiting")
+    page.until("document.querySelectorAll('main tbody tr').length", lambda count: count == 50)
+    page.run("""window.fetched = window.fetch, window.fetch = async (path, asked) => {
+        const answer = await window.fetched(path, asked);
+        const first = path.includes('start=0&count=200') && !window.let;
+        if (first) await new Promise((done) => (window.let = done));
+        return answer;
+    }, 0""")
+    page.run("document.getElementById('everything').click()")
+    page.run(f"{_that_says('button', 'Cancel')}.click()")
+    page.until("document.getElementById('confirm').open")
+    page.run("document.getElementById('confirm-yes').click()")
+    page.until("Boolean(window.let)")
+    real_redis.ltrim(queue.key, 100, -1)  # as if they were taken
+    page.run("window.let()")
+    page.until(SAID, lambda said: "done" in said)
+    assert queue.job_ids == []
 
 
 def test_a_dialog_about_all_pages_closes_when_its_filter_changes(

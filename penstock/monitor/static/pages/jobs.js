@@ -28,19 +28,28 @@ export function jobColumns({ state = "" } = {}) {
 const AT_ONCE = 200;
 
 // First every id, page by page, and then the changes: a job that is retried may fail again meanwhile,
-// and is not retried twice. `said` hears how many there were so far.
+// and is not retried twice. While the pages of a queue are read, workers take its first jobs, and the
+// others move up past the next page: so it is read until nothing new is found. `said` hears how many
+// there were so far.
 export async function changeAll(verb, query, said) {
   const ids = new Set(), all = { done: 0, refused: [] };
+  let left = await unseen(query, ids);
+  while (left.length) {
+    const { done, refused } = await post(["jobs"], { do: verb, ids: left.splice(0, AT_ONCE) });
+    all.done += done;
+    all.refused.push(...refused);
+    said(all.done);
+    if (!left.length && query.state === "waiting") left = await unseen(query, ids);
+  }
+  return all;
+}
+
+async function unseen(query, ids) {
+  const known = ids.size;
   for (let start = 0; start !== null;) {
     const page = await get(["jobs"], { ...query, start, count: AT_ONCE });
     for (const job of page.jobs) ids.add(job.id);
     start = page.next;
   }
-  for (const left = [...ids]; left.length;) {
-    const { done, refused } = await post(["jobs"], { do: verb, ids: left.splice(0, AT_ONCE) });
-    all.done += done;
-    all.refused.push(...refused);
-    said(all.done);
-  }
-  return all;
+  return [...ids].slice(known); // a set keeps the order in which they came
 }
