@@ -155,6 +155,16 @@ async def test_two_reapers_at_once_end_each_sandbox_once_and_no_living_one(
     await empty(life, first)
 
 
+async def test_a_record_says_why_its_sandbox_was_left_to_the_reaper(lifecycle, cloud, reaper):
+    life = lifecycle()
+    sandbox = await life.start()
+    life.keeper.drop(sandbox._box)
+    life.registry.condemn(sandbox.name, "", "by hand, " + "x" * 1000)
+    (record,) = life.registry.look().records
+    assert record.error == f"by hand, {'x' * 491}"
+    await empty(life, reaper())
+
+
 async def test_only_one_of_two_reapers_is_elected(lifecycle, cloud, reaper):
     life = lifecycle()
     async with life.open():
