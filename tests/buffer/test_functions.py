@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -109,6 +110,13 @@ async def test_a_read_whose_time_is_over_leaves_the_rest_for_the_next(
     assert await bench.buffer.catalog.stats() | {"quarantined": 2, "ready_groups": 0} == (
         await bench.buffer.catalog.stats()
     )
+
+
+def test_a_time_limit_is_for_functions_of_a_user_alone() -> None:
+    names = [field.name for field in fields(GroupFunctions)]
+    assert not GroupFunctions().custom
+    assert all(GroupFunctions(**{name: list}).custom for name in names)
+    assert GroupFunctions(**dict.fromkeys(names, list)).custom
 
 
 def test_the_parameters_have_the_documents_defaults() -> None:

@@ -586,6 +586,47 @@ async def test_a_full_redis_ends_no_renewing_of_leases() -> None:
     assert fault_of(OutOfMemoryError("OOM command not allowed")).status == 503
 
 
+class Hurried(asyncio.SelectorEventLoop):
+    """A loop whose clock moves only when all wait, and then to where the first of them goes on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__()
+        selector: Any = self._selector  # type: ignore[attr-defined]
+        self._ready_now = selector.select
+        selector.select = self._skip
+
+    def time(self) -> float:
+        return self.now
+
+    def _skip(self, timeout: float | None = None) -> Any:
+        self.now += timeout or 0.0
+        return self._ready_now(0)
+
+
+def test_the_lease_of_a_call_is_renewed_three_times_before_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    renewed: list[float] = []
+
+    class Noting:
+        async def run(self, *_: Any) -> None:
+            renewed.append(asyncio.get_running_loop().time())
+
+    async def hold_a_call() -> None:
+        clock = SimpleNamespace(monotonic=asyncio.get_running_loop().time)
+        monkeypatch.setattr("gateway.notes.time", clock)
+        link: Any = Noting()
+        notes = Notes(link, 30_000)
+        notes.keep("root", "sid", 1, "f")
+        await asyncio.sleep(35)
+        await notes.aclose()
+
+    with asyncio.Runner(loop_factory=Hurried) as runner:
+        runner.run(hold_a_call())
+    assert renewed == pytest.approx([10, 20, 30])
+
+
 async def test_a_second_opener_samples_as_the_first_one_said(bench: Bench) -> None:
     first = await bench.open(sampling={"temperature": 1.0})
     second = await bench.another().open("math", "u1", "i1", sampling={"temperature": 0.2})
