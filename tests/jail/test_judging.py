@@ -17,7 +17,7 @@ from jail.isolation.levels import Level
 from jail.jails import Jails
 from jail.judge import header
 from jail.judge.builds import Build
-from jail.judge.models import JudgeCase, JudgeRequest, JudgeResult
+from jail.judge.models import JudgeCase, JudgeRequest, JudgeResult, Kept
 from jail.judge.suite import Case, InlineSuite
 from jail.languages import LANGUAGES
 from jail.launch import ServerConfig
@@ -53,6 +53,15 @@ SUM = {
     ' println!("{}", t.split_whitespace().map(|x| x.parse::<i32>().unwrap()).sum::<i32>()); }',
     "perl": "my $s = 0; $s += $_ for split ' ', <STDIN>; print \"$s\\n\"",
 }
+
+
+async def test_a_case_says_whether_all_of_what_it_printed_was_kept() -> None:
+    outputs = {"whole": b"12", "by its ends": b"123456", "nothing": b"", "not kept": b"1"}
+    kept = [Kept.of(text, b"", 0 if why == "not kept" else 2) for why, text in outputs.items()]
+    kept.append(Kept.of(b"1", b"", 2, cut=True))
+    result = JudgeResult(verdicts="WWWWW", kept=dict(enumerate(kept)))
+    runs = [result.of_case(index).run_result for index in range(len(kept))]
+    assert [run.stdout_truncated for run in runs if run] == [False, True, False, True, True]
 
 
 @pytest.mark.parametrize("language", SUM)
