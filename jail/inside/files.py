@@ -48,17 +48,17 @@ def sealed(stdin: bytes) -> int:
     return at
 
 
-def matching(place: Place, patterns: list[str]) -> list[str]:
+def matching(place: Place, patterns: list[str]) -> tuple[list[str], dict[str, str]]:
     """The paths of all files below the program's own folder, however deep, whose last name matches
-    one of these patterns."""
+    one of these patterns. Of too many, none, and why."""
     found: list[str] = []
     for folder, _, names in os.walk(place.home) if patterns else ():
         inner = os.path.relpath(folder, place.home)
         made = {name for pattern in patterns for name in fnmatch.filter(names, pattern)}
         found += (os.path.normpath(os.path.join(inner, name)) for name in made)
         if len(found) > _MOST_MADE:
-            raise Refused(f"more than {_MOST_MADE} files were made")
-    return sorted(found)
+            return [], {", ".join(patterns): f"more than {_MOST_MADE} files were made"}
+    return sorted(found), {}
 
 
 def fetch(place: Place, names: list[str], limit: int) -> tuple[dict[str, bytes], dict[str, str]]:

@@ -97,9 +97,10 @@ def _run(
         for name in header["executable"]:
             job.place.allow_to_run(name)
         report, blobs = _run_steps(job, header, stdin, first or _forked(job.place))
-        names = header["fetch"] + files.matching(job.place, header["made"])
-        fetched, refused = files.fetch(job.place, names, header["limits"]["fetched"])
-        report |= {"files": list(fetched), "refused_files": refused}
+        made, too_many = files.matching(job.place, header["made"])
+        names, most = header["fetch"] + made, header["limits"]["fetched"]
+        fetched, refused = files.fetch(job.place, names, most)
+        report |= {"files": list(fetched), "refused_files": too_many | refused}
         return report, [*blobs, *fetched.values()]
     except Refused as refusal:
         return {"status": "refused", "error": str(refusal)}, []

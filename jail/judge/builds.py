@@ -129,13 +129,14 @@ class Builds:
         outcome = await self._jails.exchange(request, limits, compiles=True)
         if outcome.compile is None:
             raise NotBuilt(outcome)
-        ok = outcome.compile.status == "finished" and outcome.compile.return_code == 0
+        ended = outcome.compile
+        ok = ended.status == "finished" and ended.return_code == 0
         made = dict(outcome.files) if ok else {}
-        if ok and not made:
+        if ok and not made:  # of a text without a class, say, or more than can be taken along
             refused = "".join(f"; {name}: {why}" for name, why in outcome.refused_files.items())
-            error = f"the compiler ended well, and made no program{refused}"
-            raise NotBuilt(replace(outcome, status="refused", error=error))
-        return Build(language, script, made, outcome.compile)
+            said = f"the compiler ended well, and made no program{refused}\n"
+            ended = replace(ended, return_code=1, stderr=ended.stderr + said.encode())
+        return Build(language, script, made, ended)
 
     def open(self) -> str:
         """Name the folder that the sandbox is to show to compilers, before it starts; empty if

@@ -1,6 +1,13 @@
 """Files go in and come out by name, and no name or link leads anywhere else."""
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
+
+from jail.inside import files
+from jail.inside.place import Place
 
 from .conftest import MB, Run
 from .swaps import SWAPS, never_another
@@ -91,6 +98,17 @@ async def test_a_file_that_is_swapped_by_a_child_left_behind_is_never_another(
 ) -> None:
     """Files are read when nobody is left to change them."""
     never_another(await run(SWAPS[swap], fetch=["x", "d/passwd"]))
+
+
+async def test_of_more_files_than_are_taken_along_none_is(tmp_path: Path) -> None:
+    place = cast(Place, SimpleNamespace(home=str(tmp_path)))
+    for number in range(files._MOST_MADE + 1):
+        (tmp_path / f"A{number}.class").touch()
+    made, refused = files.matching(place, ["*.class", "*.jar"])
+    assert (made, list(refused)) == ([], ["*.class, *.jar"])
+    (tmp_path / "A0.class").unlink()
+    made, refused = files.matching(place, ["*.class", "*.jar"])
+    assert (len(made), refused) == (files._MOST_MADE, {})
 
 
 async def test_what_unpacks_to_more_than_the_disk_is_cut_off_there(run: Run) -> None:

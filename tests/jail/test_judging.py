@@ -21,7 +21,7 @@ from jail.judge.models import JudgeCase, JudgeRequest, JudgeResult, Kept
 from jail.judge.suite import Case, InlineSuite
 from jail.languages import LANGUAGES
 from jail.launch import ServerConfig
-from jail.limits import CAPS
+from jail.limits import CAPS, DEFAULTS
 from jail.outcome import Outcome, Step
 
 from .conftest import reachable_python
@@ -211,6 +211,18 @@ async def test_what_does_not_compile_is_told_once(sandbox: LocalSandbox) -> None
     result = await judge(sandbox, bomb, [("", None)] * 2, language="c", compile_timeout=0.3)
     assert result.verdicts == "CC"
     assert set(result.reasons.values()) == {"compile_timeout"}
+
+
+async def test_a_compiler_that_makes_nothing_to_take_along_is_the_programs_failure() -> None:
+    """A Java text without a class has the same end, without an error of its compiler."""
+    sandbox = LocalSandbox(defaults=replace(DEFAULTS, fetched=1024))
+    try:
+        result = await judge(sandbox, "int main() {}", [("", None)] * 2, language="c")
+    finally:
+        await sandbox.close()
+    assert (result.verdicts, result.error_kind) == ("CC", "user")
+    assert result.compile_result is not None
+    assert "made no program; main: " in (result.compile_result.stderr or "")
 
 
 TEN = " ".join(["__VA_ARGS__"] * 10)
