@@ -31,6 +31,7 @@ _JARS = ("/usr/share/java/javatuples.jar",)
 # Comments and texts, each to its end or the code's, so that nothing is read twice; then what tells
 # which types are at the top.
 _LOOKED_THROUGH = 1 << 18  # characters; other programs wait meanwhile
+_LONGEST_TYPE = 200  # bytes; a longer name is no file's, which its compiler says
 _JAVA_WORDS = re.compile(
     r"""//[^\n]*|/\*.*?(?:\*/|\Z)"""
     r"""|\"{3}(?:\\.|[^\\])*?(?:\"{3}|\Z)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?"""
@@ -168,7 +169,8 @@ def script(language: Language, given: Collection[str], code: str) -> str:
     """The name of the code's file, given the names of the other files."""
     stem, suffix = os.path.splitext(language.file)
     if language.named_in_code:  # a file has the name of its public class
-        return (_public_type(code) or stem) + suffix
+        named = _public_type(code)
+        return (named if 0 < len(named.encode()) <= _LONGEST_TYPE else stem) + suffix
     taken = {part for name in given for part in name.split("/")}
     while stem + suffix in taken:
         stem += "_"

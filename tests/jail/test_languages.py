@@ -103,6 +103,7 @@ def test_a_class_is_in_the_file_of_its_name_whatever_is_given() -> None:
         ("class A { char c = '{'; }\npublic enum Colour { RED }", "Colour"),
         ("@Uses(String.class) public interface Shape {}", "Shape"),
         ("public class Outer { class Main {} }", "Outer"),
+        (f"public class {'é' * 150} {{}}", "Main"),  # no file has such a name
     ):
         assert languages.script(java, ["Main.java"], code) == f"{name}.java", code
 
