@@ -98,6 +98,16 @@ class Jails:
                 "Start it with a higher limit: `ulimit -n 4096`",
             )
         self._closed = False
+        try:
+            await self._start()
+        except BaseException:  # also if nobody waits for it any more
+            await self.close()
+            raise
+        for path, why in self.not_overlaid.items():
+            log.warning("a program's file locks below %s can slow down the machine: %s", path, why)
+        return self
+
+    async def _start(self) -> None:
         if self._use_cgroups:
             self._hierarchy = Hierarchy.find()
         for tries_left in reversed(range(_STARTS)):
@@ -105,18 +115,13 @@ class Jails:
             try:
                 server = await self._live_server()
                 self.findings = await selftest.check(self.run, self.level, self.not_overlaid)
-                break
+                return
             # OSError: not even the test could be set up
             except (SandboxUnavailable, ServerGone, OSError) as problem:
                 killed = isinstance(problem, ServerGone) or (server and await server.was_killed())
-                if killed and tries_left:
-                    log.warning("the sandbox is started once more: its fork server was killed")
-                    continue
-                await self.close()
-                raise levels.unavailable(self.level, str(problem)) from None
-        for path, why in self.not_overlaid.items():
-            log.warning("a program's file locks below %s can slow down the machine: %s", path, why)
-        return self
+                if not (killed and tries_left):
+                    raise levels.unavailable(self.level, str(problem)) from None
+                log.warning("the sandbox is started once more: its fork server was killed")
 
     async def run(self, program: Program) -> Outcome:
         """Run one program, start to end. What goes wrong is in the outcome, whosever doing it

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from jail.inside import landlock
+from jail.isolation import selftest
 from jail.jails import Jails
 from jail.limits import DEFAULTS
 from jail.outcome import Program
@@ -171,6 +172,27 @@ async def test_closing_ends_what_runs_and_what_waits_as_our_failure_and_leaves_n
     assert len(os.listdir("/proc/self/fd")) == len(before)
     assert not Path(f"/proc/{server.ready['pid']}").exists()
     assert not jails._servers  # nobody started another
+
+
+@in_one_loop
+async def test_a_start_that_is_cancelled_leaves_neither_its_fork_server_nor_its_cgroups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jails, tested = Jails(), asyncio.Event()
+
+    async def never_ends(*_: object) -> None:
+        tested.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(selftest, "check", never_ends)
+    starting = asyncio.create_task(jails.start())
+    await tested.wait()
+    (server,), groups = jails._servers.values(), jails.cgroups
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert starting.cancelled()
+    assert server._process.returncode is not None
+    assert not list(filter(os.path.exists, groups))
 
 
 @in_one_loop
