@@ -42,7 +42,9 @@ def _status(outcome: Outcome) -> Status:
 def command_of(step: Step) -> CommandResult:
     late = step.status == "time_limit"
     # A limit other than time has no status upstream: it shows as a death, and `limit` names it.
-    code = None if late else _KILLED if step.return_code is None else step.return_code
+    # That of a program which lived on, and returned 0, does so too.
+    died = step.status != "finished" and not step.return_code
+    code = None if late else _KILLED if died else step.return_code
     beside: dict[str, Any] = {
         "limit": _LIMITS.get(step.status),
         "cpu_time": step.cpu,

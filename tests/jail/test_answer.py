@@ -23,6 +23,8 @@ RAN = Step("finished", 0, b"\xff1", b"", 0.5, 0.25, 1 << 20, 2)
          "memory", "limit", "memory_limit"),
         (replace(RAN, status="output_limit", return_code=None), "Failed", "Finished", -9,
          "output", "limit", "output_limit"),
+        (replace(RAN, status="process_limit"), "Failed", "Finished", -9,
+         "processes", "limit", "process_limit"),
     ],
 )  # fmt: skip
 def test_a_result_and_the_servers_answer_say_the_same(
