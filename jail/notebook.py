@@ -75,6 +75,9 @@ class Notebook:
                 self._said_too_much |= isinstance(problem, TooLong)
                 self._channel.close()  # out of step from here on; nothing more is believed
                 raise SessionEnded(f"the interpreter gave no answer: {problem!r}") from None
+            except asyncio.CancelledError:
+                self._channel.close()  # the answer is still to come, and would be the next cell's
+                raise
 
     async def _exchange(self, code: str, seconds: float, most: int) -> Cell:
         message = wire.pack({"timeout": seconds, "most": most}, [code.encode(errors="replace")])

@@ -1,5 +1,6 @@
 """An interpreter that lives across calls, and `/run_jupyter`, which is one for one request."""
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -327,6 +328,16 @@ async def test_what_a_cell_claims_to_show_is_text(sandbox: Jails) -> None:
         # Else its own answer would follow.
         cell = await session.run(f"{claims}import time; time.sleep(60)")
     assert cell.display == [{"a": "[" * 400 + "]" * 400, "[[nan]]": "{}"}]
+
+
+async def test_a_cell_that_nobody_waits_for_any_more_answers_for_no_other(sandbox: Jails) -> None:
+    async with sandbox.session(QUICK) as session:
+        ours = asyncio.create_task(session.run("print('first')"))
+        await asyncio.sleep(0)  # it has the channel
+        ours.cancel()
+        await asyncio.wait([ours])
+        with pytest.raises(SessionEnded):
+            await session.run("print('second')")
 
 
 @pytest.mark.parametrize(
