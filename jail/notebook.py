@@ -104,9 +104,14 @@ def _cell(header: dict[str, Any], texts: list[str], size: int) -> Cell:
     """Sort the texts of one cell."""
     rest = deque(texts)
     stdout, stderr = rest.popleft(), rest.popleft()
-    display = [{str(form): rest.popleft() for form in forms} for forms in header["shown"]]
+    display = [{_name(form): rest.popleft() for form in forms} for forms in header["shown"]]
     error = []
     if header["failed"]:
         name, value, *lines = rest
         error = [{"ename": name, "evalue": value, "traceback": lines}]
     return Cell(stdout, stderr, display, error, size)
+
+
+def _name(form: object) -> str:
+    """The name as text without a lone surrogate, which other readers of JSON refuse."""
+    return str(form).encode(errors="replace").decode()

@@ -330,6 +330,12 @@ async def test_what_a_cell_claims_to_show_is_text(sandbox: Jails) -> None:
     assert cell.display == [{"a": "[" * 400 + "]" * 400, "[[nan]]": "{}"}]
 
 
+async def test_the_name_of_a_form_is_text_that_every_reader_of_json_takes(sandbox: Jails) -> None:
+    async with sandbox.session(QUICK) as session:
+        cell = await session.run("display({'\\ud800': 'x'}, raw=True)")
+    assert cell.display == [{"?": "x"}]
+
+
 async def test_a_cell_that_nobody_waits_for_any_more_answers_for_no_other(sandbox: Jails) -> None:
     async with sandbox.session(QUICK) as session:
         ours = asyncio.create_task(session.run("print('first')"))
