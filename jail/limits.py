@@ -8,6 +8,7 @@ import resource
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from ground.numbers import shown
 from jail.errors import LimitRefused
 
 MB = 1 << 20
@@ -42,7 +43,7 @@ class Limits:
             asked, cap = getattr(self, field.name), getattr(caps, field.name)
             if asked > cap:
                 raise LimitRefused(
-                    f"limit {field.name} is {asked}, above this sandbox's cap of {cap}; "
+                    f"limit {field.name} is {shown(asked)}, above this sandbox's cap of {cap}; "
                     f"ask for less, or raise the cap where the sandbox is started"
                 )
         return self

@@ -67,6 +67,14 @@ def test_a_memory_limit_is_obeyed_and_told_beside_upstreams_fields(url: str) -> 
     assert post(url, code="x = bytearray(200 << 20)")["status"] == "Success"
 
 
+@pytest.mark.parametrize("route", ["run_code", "run_jupyter"])
+def test_a_limit_of_more_digits_than_can_be_shown_is_refused_like_any(url: str, route: str) -> None:
+    fields = {"code": "1", "language": "python", "cells": ["1"], "memory_limit_MB": int("9" * 4299)}
+    response = CLIENT.post(f"{url}/{route}", json=fields)
+    assert (response.status_code, response.json()["status"]) == (200, "SandboxError")
+    assert "limit memory is a value of type int" in response.json()["message"]
+
+
 def test_what_upstream_gets_wrong_is_right_here(url: str) -> None:
     assert len(post(url, code="print('x' * 200_000)")["run_result"]["stdout"]) == 200_001
     left = post(url, code="import subprocess; subprocess.Popen(['sleep', '60']); print(1)")
