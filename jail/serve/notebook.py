@@ -24,7 +24,8 @@ async def run(jails: Jails, defaults: Limits, request: RunJupyter) -> dict[str, 
                 for code in request.cells:
                     # Without a limit of its own the total ends it, and with it the cells that
                     # follow: at the same limit, the cell might be ended first, and the next begin.
-                    cell = await session.run(code, request.cell_timeout or 2 * total, room)
+                    seconds = min(request.cell_timeout or 2 * total, 2 * total)
+                    cell = await session.run(code, seconds, room)
                     cells.append(cell)
                     room -= cell.size
             except SessionEnded:

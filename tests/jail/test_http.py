@@ -219,6 +219,12 @@ def test_cells_beyond_the_total_time_are_cut_off(url: str) -> None:
     assert len(answer["cells"]) <= 2
 
 
+def test_a_cell_may_have_any_time_that_is_a_number(url: str) -> None:
+    """More than the total is none of its own."""
+    [cell] = jupyter(url, ["print(1)"], cell_timeout=1e300)["cells"]
+    assert (cell["stdout"], cell["error"]) == ("1\n", [])
+
+
 def test_cells_together_say_no_more_than_the_limit_of_output(url: str) -> None:
     answer = jupyter(url, ["print('x' * 3_000_000)"] * 3)
     assert (answer["status"], answer["driver"]["limit"], len(answer["cells"])) == (
