@@ -104,8 +104,13 @@ class Endpoints:
 def run_code_url(given: str, setting: str = "sandbox_fusion_url") -> str:
     """The address to post programs to. A URL that ends with /run_code is taken as it is, query and
     all."""
-    parts = urlsplit(given)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(given)
+        host = httpx.URL(given).host if parts.port != 0 else ""  # which reads it more strictly
+        well = parts.scheme in ("http", "https") and bool(host)
+    except (ValueError, httpx.InvalidURL):
+        well = False
+    if not well:
         raise SettingError(setting, "must look like http://host:8080 or https://host/run_code")
     path = parts.path.rstrip("/")
     path = path if path.endswith("/run_code") else f"{path}/run_code"

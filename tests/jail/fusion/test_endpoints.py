@@ -187,7 +187,13 @@ def test_a_base_or_the_whole_url_may_be_given(given, url):
     assert run_code_url(given) == url
 
 
-@pytest.mark.parametrize("given", ["", "localhost:8080", "ftp://h", "http://", "/run_code"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "", "localhost:8080", "ftp://h", "http://", "/run_code", "http://h:99999", "http://h:x",
+        "http://[::1", "http://xn--zz", "http://h\n\0",
+    ],
+)  # fmt: skip
 def test_what_is_no_url_is_refused_by_name(given):
     with pytest.raises(SettingError, match="sandbox_fusion_url: must look like http://"):
         run_code_url(given)
