@@ -3,6 +3,7 @@
 import contextlib
 import glob
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,9 +47,12 @@ class ServerConfig:
     layers: str = ""  # the folder of those images' layers
 
     def __post_init__(self) -> None:
-        """A jail lacks a folder that is only on the way to the interpreter: `../.venv/bin`."""
-        if "/" in self.python:
-            object.__setattr__(self, "python", os.path.abspath(self.python))
+        """The interpreter is executed by its path, also if it is named as for a shell.
+
+        A jail lacks a folder that is only on the way to it: `../.venv/bin`."""
+        found = shutil.which(self.python) or self.python
+        if "/" in found:
+            object.__setattr__(self, "python", os.path.abspath(found))
 
     def on_the_wire(self, control: int) -> dict[str, Any]:
         prefixes = self._prefixes()

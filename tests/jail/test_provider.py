@@ -120,6 +120,16 @@ async def test_an_interpreter_that_was_found_by_another_folder_runs_programs(
         await sandbox.close()
 
 
+async def test_an_interpreter_may_be_named_as_for_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, name = os.path.split(sys.executable)
+    monkeypatch.setenv("PATH", folder)
+    sandbox = LocalSandbox(ServerConfig(python=name))
+    try:
+        assert (await sandbox.run(CodeRequest(code="print(1)"))).stdout == "1\n"
+    finally:
+        await sandbox.close()
+
+
 async def test_a_module_to_preload_that_is_not_there_is_named() -> None:
     sandbox = LocalSandbox(ServerConfig(preload=("no_such_module",)))
     with pytest.raises(worker.SandboxUnfit, match=r"PENSTOCK_SANDBOX_PRELOAD.*no_such_module"):
