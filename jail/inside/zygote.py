@@ -122,7 +122,7 @@ def warm(config: dict[str, Any]) -> dict[str, Any]:
     for name in config["preload"]:
         try:
             importlib.import_module(name)
-        except ImportError as problem:
+        except (Exception, SystemExit) as problem:  # noqa: BLE001  the module's own code ran
             raise ImportError(f"PENSTOCK_SANDBOX_PRELOAD names {name!r}: {problem}") from None
     os.environ.clear()  # after the imports: some read there how many threads to start
     if len(os.listdir("/proc/self/task")) > 1:

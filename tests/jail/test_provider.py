@@ -130,7 +130,8 @@ async def test_an_interpreter_may_be_named_as_for_a_shell(monkeypatch: pytest.Mo
         await sandbox.close()
 
 
-async def test_a_module_to_preload_that_is_not_there_is_named() -> None:
-    sandbox = LocalSandbox(ServerConfig(preload=("no_such_module",)))
-    with pytest.raises(worker.SandboxUnfit, match=r"PENSTOCK_SANDBOX_PRELOAD.*no_such_module"):
+@pytest.mark.parametrize("name", ["no_such_module", ".relative"])
+async def test_a_module_to_preload_that_cannot_be_imported_is_named(name: str) -> None:
+    sandbox = LocalSandbox(ServerConfig(preload=(name,)))
+    with pytest.raises(worker.SandboxUnfit, match=rf"PENSTOCK_SANDBOX_PRELOAD.*{name}"):
         await sandbox.run(CodeRequest(code="x"))
