@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from ground.settings import Settings
 from jail.isolation.levels import Level
 from jail.launch import ServerConfig
-from jail.limits import CACHE_MB, DEFAULTS, MB, Limits
+from jail.limits import CACHE_MB, CAPS, DEFAULTS, MB, Limits
 
 
 class SandboxSettings(Settings):
@@ -36,16 +36,26 @@ class SandboxSettings(Settings):
     sandbox_memory_mb: int = Field(
         DEFAULTS.memory // MB,
         ge=1,
+        le=CAPS.memory // MB,
         description="Memory of one program with all its processes, in MB.",
     )
     sandbox_processes: int = Field(
-        DEFAULTS.processes, ge=1, description="Processes and threads of one program."
+        DEFAULTS.processes,
+        ge=1,
+        le=CAPS.processes,
+        description="Processes and threads of one program.",
     )
     sandbox_disk_mb: int = Field(
-        DEFAULTS.disk // MB, ge=1, description="What one program may write to its folders, in MB."
+        DEFAULTS.disk // MB,
+        ge=1,
+        le=CAPS.disk // MB,
+        description="What one program may write to its folders, in MB.",
     )
     sandbox_output_mb: int = Field(
-        DEFAULTS.output // MB, ge=1, description="What one program may print, in MB."
+        DEFAULTS.output // MB,
+        ge=1,
+        le=CAPS.output // MB,
+        description="What one program may print, in MB.",
     )
     sandbox_cache_mb: int = Field(
         CACHE_MB,

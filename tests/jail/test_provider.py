@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 import worker
+from ground import SettingError
 from jail import LocalSandbox
 from jail.launch import ServerConfig
 from jail.limits import CAPS
 from jail.models import CodeRequest
+from jail.settings import SandboxSettings
 from tests.harness.remains import until_processes
 
 
@@ -128,6 +130,17 @@ async def test_an_interpreter_may_be_named_as_for_a_shell(monkeypatch: pytest.Mo
         assert (await sandbox.run(CodeRequest(code="print(1)"))).stdout == "1\n"
     finally:
         await sandbox.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("memory_mb", 8192), ("processes", 1024), ("disk_mb", 2048), ("output_mb", 64)],
+)
+def test_a_setting_gives_programs_no_more_than_the_sandbox_ever_does(name: str, most: int) -> None:
+    given = SandboxSettings.load(**{f"sandbox_{name}": most})
+    assert given.limits().within(CAPS)
+    with pytest.raises(SettingError, match=f"PENSTOCK_SANDBOX_{name.upper()}: must be less"):
+        SandboxSettings.load(**{f"sandbox_{name}": most + 1})
 
 
 @pytest.mark.parametrize("name", ["no_such_module", ".relative"])
