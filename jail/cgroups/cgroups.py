@@ -16,7 +16,7 @@ from jail.cgroups.marks import Mark
 from jail.limits import DEFAULTS, Limits
 
 _PASSED_ON = "cgroup.subtree_control"
-_CONTROLLERS = ("memory", "cpu", "pids")
+_CONTROLLERS = ("memory", "cpu", "cpuacct", "pids")
 _MOUNTS = Path("/proc/self/mounts")
 _OWN = Path("/proc/self/cgroup")
 
@@ -150,7 +150,10 @@ def _passes_on(base: Path, name: str) -> Mark | None:
 
 
 def _legacy(name: str) -> list[Mark]:
-    found = {controller: _legacy_mark(controller, name) for controller in _CONTROLLERS}
+    mounts = {controller: _mounted("cgroup", controller) for controller in _CONTROLLERS}
+    if mounts["cpuacct"] == mounts["cpu"]:  # as most machines have them
+        del mounts["cpuacct"]
+    found = {controller: _legacy_mark(controller, at, name) for controller, at in mounts.items()}
     made = [mark for mark in found.values() if mark]
     if found["memory"] and found["pids"]:
         return made
@@ -159,9 +162,8 @@ def _legacy(name: str) -> list[Mark]:
     return []
 
 
-def _legacy_mark(controller: str, name: str) -> Mark | None:
+def _legacy_mark(controller: str, mount: Path | None, name: str) -> Mark | None:
     """The mark in our own group, or at the top if that is not visible."""
-    mount = _mounted("cgroup", controller)
     if mount is None:
         return None
     return Mark.make(_own_folder(mount, controller), name) or Mark.make(mount, name)

@@ -23,6 +23,7 @@ class Files:
     killed: str
     peak: str
     weight: str
+    used: str
     joined_by: str
 
     @classmethod
@@ -40,6 +41,7 @@ class Files:
                 killed="memory.events",
                 peak=present("memory.peak", "memory.current"),  # no peak before 5.19
                 weight=present("cpu.weight"),
+                used=present("cpu.stat"),
                 joined_by="cgroup.procs",
             )
         return cls(
@@ -51,17 +53,19 @@ class Files:
             killed="memory.oom_control",
             peak="memory.max_usage_in_bytes",
             weight=present("cpu.shares"),
+            used=present("cpuacct.usage"),
             joined_by="tasks",  # lets a process move itself without stopping all others
         )
 
 
 @dataclass
 class Group:
-    """A group has one folder, or in version 1 those of memory, processor and processes."""
+    """A group has one folder, or in version 1 those of memory, processor, its use, and
+    processes."""
 
     files: Files
     folders: list[str]
-    # Three accounts, its weight, then what to join by.
+    # Three accounts, its weight, its processor time, then what to join by.
     descriptors: list[int] = field(default_factory=list)
 
     @property
@@ -70,6 +74,12 @@ class Group:
         nothing does."""
         folder = self.folders[1 if len(self.folders) > 1 else 0]
         return f"{folder}/{self.files.weight}" if self.files.weight else os.devnull
+
+    @property
+    def used(self) -> str:
+        """The file that counts its processor time; one without content if nothing does."""
+        paths = (f"{folder}/{self.files.used}" for folder in self.folders if self.files.used)
+        return next(filter(os.path.exists, paths), os.devnull)
 
     def make(self, limits: Limits) -> None:
         for folder in self.folders:
@@ -91,6 +101,7 @@ class Group:
         except PermissionError:
             self._open(f"{memory}/{self.files.peak}", os.O_RDONLY)  # it is never forgotten
         self._open(self.weight, os.O_RDWR)
+        self._open(self.used, os.O_RDONLY)
         for folder in self.folders:
             self._open(f"{folder}/{self.files.joined_by}", os.O_WRONLY)
 

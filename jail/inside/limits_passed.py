@@ -28,6 +28,7 @@ class Evidence(NamedTuple):
     process_events: int
     peak: int
     weight: int
+    used: int
     limit: int = 0  # bytes that the group may have
 
     def passed(self) -> str | None:
@@ -74,6 +75,12 @@ class Evidence(NamedTuple):
     def _times(self, factor: float) -> bool:
         usual = os.pread(self.weight, 64, 0)
         return bool(usual) and os.write(self.weight, b"%d" % (int(usual) * factor)) > 0
+
+    def seconds(self) -> float:
+        """The processor time of all that were in the group so far; 0 if nothing counts it."""
+        if (micro := _count(self.used, b"usage_usec")) is not None:
+            return micro / 1e6
+        return int(os.pread(self.used, 64, 0) or 0) / 1e9
 
     def forget_peak(self) -> bool:
         """Forget the peak, for another program in the same group; False if the kernel cannot."""

@@ -67,9 +67,9 @@ def _wait_for(place: Place, line: Socket) -> Job:
     request, reply, *rest = fds
     what = message.decode()
     channel = None if what == PROGRAM else rest.pop(0)
-    evidence = Evidence(*rest[:4]) if rest else None
+    evidence = Evidence(*rest[:5]) if rest else None
     killed = 0 if evidence else kills_on_machine()
-    return Job(request, reply, what, channel, rest[4:], evidence, place, killed)
+    return Job(request, reply, what, channel, rest[5:], evidence, place, killed)
 
 
 def _run(

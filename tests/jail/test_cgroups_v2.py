@@ -41,7 +41,9 @@ def test_version_2_is_used_at_the_top(fake: Fake) -> None:
         "pids.max": "9",
     }  # fmt: skip
     names = [Path(os.readlink(f"/proc/self/fd/{at}")).name for at in group.descriptors]
-    assert names == ["memory.events", "pids.events", "memory.peak", "cpu.weight", "cgroup.procs"]
+    assert names == [
+        "memory.events", "pids.events", "memory.peak", "cpu.weight", "cpu.stat", "cgroup.procs",
+    ]  # fmt: skip
     hierarchy.discard(group)
     hierarchy.close()
     assert kernel.groups() == []
@@ -123,7 +125,7 @@ def test_a_kill_from_outside_is_not_laid_to_an_earlier_shortage(tmp_path: Path) 
 
     counted(0, 0)
     opened = [os.open(file, os.O_RDONLY) for file in (memory, refused)]
-    passed = Passed(Evidence(*opened, peak=-1, weight=-1))
+    passed = Passed(Evidence(*opened, peak=-1, weight=-1, used=-1))
     counted(1, 0)
     assert passed.since() == ""  # another command ended between a shortage and its kill
     counted(1, 2)
@@ -140,12 +142,14 @@ def test_a_kill_from_outside_is_not_laid_to_an_earlier_shortage(tmp_path: Path) 
 
 
 def test_a_kill_for_memory_and_a_refused_fork_are_read_from_version_2(tmp_path: Path) -> None:
-    events, refused, peak, weight = (tmp_path / name for name in ("memory", "pids", "peak", "cpu"))
+    names = ("memory", "pids", "peak", "weight", "used")
+    events, refused, peak, weight, used = (tmp_path / name for name in names)
     events.write_text("low 0\nhigh 0\nmax 7\noom 1\noom_kill 0\noom_group_kill 0\n")
     refused.write_text("max 0\n")
     peak.write_text("4096\n")
     weight.write_text("100\n")
-    opened = [os.open(file, os.O_RDWR) for file in (events, refused, peak, weight)]
+    used.write_text("usage_usec 1500000\nuser_usec 1000000\n")
+    opened = [os.open(file, os.O_RDWR) for file in (events, refused, peak, weight, used)]
     evidence = Evidence(*opened)
     assert evidence.passed() is None
     events.write_text("low 0\nhigh 0\nmax 7\noom 1\noom_kill 3\noom_group_kill 1\n")
@@ -156,6 +160,7 @@ def test_a_kill_for_memory_and_a_refused_fork_are_read_from_version_2(tmp_path: 
     refused.write_text("max 2\n")
     assert evidence.passed() == "process_limit"
     assert evidence.memory_peak() == 4096
+    assert evidence.seconds() == 1.5
     assert evidence.give_way()
     assert weight.read_text().startswith("25")
     for at in opened:

@@ -115,6 +115,29 @@ async def test_the_time_of_children_whose_end_is_ignored_counts(sandbox: LocalSa
     assert (result.verdicts, result.reasons[0]) == ("T", "run_timeout")
 
 
+UNSEEN = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    if os.fork() == 0:
+        while time.process_time() < 0.002: pass
+        os._exit(0)
+    try: os.wait()
+    except ChildProcessError: pass
+"""
+
+
+async def test_children_that_no_look_finds_end_with_the_time_that_their_cgroup_counts(
+    sandbox: LocalSandbox,
+) -> None:
+    await sandbox.start()
+    hierarchy = sandbox.jails._hierarchy
+    if not (hierarchy and hierarchy._files.used):
+        pytest.skip("nothing counts the time of a program's group")
+    result = await judge(sandbox, UNSEEN, [("", None)], run_timeout=0.2, wall_timeout=None)
+    assert (result.verdicts, result.reasons[0]) == ("T", "run_timeout")
+
+
 @pytest.mark.parametrize("made", [b"#!/nowhere/at-all\n", b"no program at all"])
 async def test_a_program_that_cannot_be_loaded_is_its_own_fault(
     sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch, made: bytes
