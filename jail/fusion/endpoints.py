@@ -23,7 +23,7 @@ import httpx
 from ground.backoff import backoff
 from ground.errors import SettingError
 from ground.loopback import is_loopback
-from jail.errors import SandboxFailure, SandboxTimeout, SandboxUnreachable
+from jail.errors import SandboxFailure, SandboxTimeout, SandboxUnfit, SandboxUnreachable
 
 FIRST_ASIDE = 0.5
 LONGEST_ASIDE = 30.0
@@ -131,7 +131,7 @@ class Connections:
     """Connections, as many as there are calls at once. They belong to one event loop."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
-        self._headers = headers
+        self._headers = httpx.Headers(headers)
         self._tls = httpx.create_ssl_context()
         self._idle: defaultdict[str, deque[tuple[httpx.AsyncClient, float]]] = defaultdict(deque)
 
@@ -156,13 +156,20 @@ class Connections:
                 await idle.pop()[0].aclose()
 
     def _open(self, url: str) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
-            headers=self._headers,
-            trust_env=not is_loopback(urlsplit(url).hostname or ""),
-            verify=self._tls,
-            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),  # the deadline does the rest
-            limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE),
-        )
+        try:
+            return httpx.AsyncClient(
+                headers=self._headers,
+                trust_env=not is_loopback(urlsplit(url).hostname or ""),
+                verify=self._tls,
+                timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),  # the deadline does the rest
+                limits=httpx.Limits(max_connections=1, keepalive_expiry=KEEPALIVE),
+            )
+        except (httpx.InvalidURL, ValueError, ImportError) as problem:  # for SOCKS, a package
+            raise SandboxUnfit(
+                f"a proxy of HTTP_PROXY, HTTPS_PROXY or ALL_PROXY cannot be used: {problem} "
+                "Correct or unset it",
+                reason="proxy",
+            ) from None
 
 
 async def refuses(url: str) -> bool:

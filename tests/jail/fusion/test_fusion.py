@@ -213,6 +213,15 @@ async def test_no_proxy_is_asked_for_a_sandbox_on_this_machine(fusion, sandbox, 
     assert failure.may_be_running is False, "its refusal is its own"
 
 
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "http://proxy:x", "http://[::1"])
+async def test_a_proxy_that_cannot_be_used_is_named_by_its_variable(monkeypatch, proxy):
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    async with asyncio.timeout(100):
+        failure = await failure_of(SandboxFusion("http://192.0.2.1:9"))
+    assert (type(failure), failure.reason) == (SandboxUnfit, "proxy")
+    assert "ALL_PROXY" in str(failure)
+
+
 async def test_a_process_without_descriptors_does_not_blame_the_sandbox(fusion, sandbox):
     fusion.default = Answer.ok(seconds=math.inf)
     held = asyncio.create_task(sandbox.run(CodeRequest(code="print(1)")))
