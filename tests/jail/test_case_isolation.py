@@ -40,6 +40,16 @@ LEFT = {  # what one case does, what the next one looks for, and what it must fi
         f"print([f for f in {FOLDERS} if os.path.exists(f + '/left')])",
         "[]",
     ),
+    "files beside its folders": (
+        "for folder in ('/run/scratch', '/run/scratch/level-1'): open(folder + '/left', 'w')",
+        "print([path for path, *_, names in os.walk('/run') if 'left' in names])",
+        "[]",
+    ),
+    "another name for where its folders lie": (
+        "os.rename('/run/scratch/level-1', '/run/scratch/left')",
+        "print(os.listdir('/run/scratch'))",
+        "['level-1']",
+    ),
     "a mode, a time and an attribute": (
         "os.utime('/tmp', (1, 1)); os.chmod('/dev/shm', 0o700)\n"
         "try: os.setxattr('/var/tmp', b'user.a', b'1')\nexcept OSError: pass",
