@@ -47,6 +47,8 @@ class SyncSandbox:
             if self._closed:
                 return
             self._closed = True
+            if self._is_a_copy():
+                return
         try:
             self._begun(self._end()).result()
         finally:
@@ -73,12 +75,23 @@ class SyncSandbox:
                     "this sandbox is closed; make another one: LocalSandbox().sync",
                     reason="closed",
                 )
+            if self._is_a_copy():
+                work.close()
+                raise SandboxUnfit(
+                    "this sandbox is that of another process, which forked this one; make one "
+                    "here: LocalSandbox().sync",
+                    reason="forked",
+                )
             coming = self._begun(work)
         try:
             return coming.result()
         except BaseException:
             coming.cancel()  # nobody waits for it any more: its program is killed
             raise
+
+    def _is_a_copy(self) -> bool:
+        """Whether this is a fork's copy, which has no thread. What runs is its maker's."""
+        return self._thread is not None and not self._thread.is_alive()
 
     def _begun(self, work: Coroutine[Any, Any, _T]) -> "concurrent.futures.Future[_T]":
         if self._thread is None:

@@ -77,6 +77,22 @@ def test_a_blocking_sandbox_that_is_closed_fails_what_runs_and_says_what_to_do()
             sandbox.run(CodeRequest(code=""))
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # that is what it is about
+def test_a_fork_of_who_has_a_blocking_sandbox_is_refused_and_ends_nothing() -> None:
+    with LocalSandbox().sync as sandbox:
+        sandbox.run(CodeRequest(code=""))
+        if (child := os.fork()) == 0:
+            try:
+                signal.alarm(100)
+                with sandbox, pytest.raises(SandboxUnfit, match="of another process"):
+                    sandbox.run(CodeRequest(code=""))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert sandbox.run(CodeRequest(code="print(1)")).stdout == "1\n"
+
+
 @pytest.mark.parametrize("problem", [OSError, KeyboardInterrupt])
 def test_a_blocking_sandbox_whose_end_fails_leaves_no_thread_and_nobody_waiting(
     problem: type[BaseException],
