@@ -619,7 +619,7 @@ def test_the_lease_of_a_call_is_renewed_three_times_before_it_ends(
         link: Any = Noting()
         notes = Notes(link, 30_000)
         notes.keep("root", "sid", 1, "f")
-        await asyncio.sleep(35)
+        await asyncio.sleep(35)  # of a clock that is hurried
         await notes.aclose()
 
     with asyncio.Runner(loop_factory=Hurried) as runner:

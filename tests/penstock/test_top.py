@@ -4,7 +4,8 @@ import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 import redis
@@ -16,6 +17,7 @@ from ground.redis.url import RedisTarget
 from limiter import TokenBucket
 from penstock.changes import Audit, Author
 from penstock.fleet import FleetReader, Worker, work
+from penstock.fleet.model import Latency, Queue, Verdict
 from penstock.tables import cells_of
 from penstock.top.details import job_of
 from penstock.top.model import (
@@ -32,6 +34,7 @@ from penstock.top.model import (
     text,
 )
 from penstock.top.plain import lines_of
+from penstock.top.rows import look_of
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis, until
 from tests.harness.terminal import Terminal
@@ -104,6 +107,18 @@ async def running(
         shown = Shown(program, pilot)
         await shown.refresh()
         yield shown
+
+
+def test_a_queue_that_is_held_up_looks_so_while_it_has_jobs() -> None:
+    none = Latency((), 0.0)
+    full = Queue("code", 1, 0.0, 0, 0, 0, 1, {}, {}, none, none)
+    looks = {one: look_of(replace(full, verdict=one)) for one in get_args(Verdict)}
+    assert looks == {
+        "idle": "", "working": "", "workers are full": "", "no workers": "bad",
+        "suspended": "warn", "paused": "warn", "held back": "warn",
+    }  # fmt: skip
+    assert look_of(replace(full, verdict="suspended", depth=0)) == ""
+    assert look_of(replace(full, depth=0, paused=True)) == "warn"
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 20, 80, 300])

@@ -184,6 +184,18 @@ def test_a_program_of_a_session_is_heard_and_not_put_off(faulty: Faulty, gated: 
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["a queue", "a gate"])
+def test_a_program_that_ends_in_rqs_own_way_is_heard(faulty: Faulty, gated: bool) -> None:
+    queue = Queue(faulty, gated=gated)
+    queue.enqueue(NEED)
+    queue.claim(NEED)
+    for id, (execution, began) in queue.running.items():
+        assert queue.state() == ("closed",)
+        row = (id, execution, "", "finished", "masked", f"{began:.6f}", "0.5", 0)
+        assert faulty.run(queue.commands.drop(row)) == 1
+    assert queue.state()[0] == "open"
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["a queue", "a gate"])
 def test_whoever_was_let_through_and_died_is_forgotten(faulty: Faulty, gated: bool) -> None:
     queue = opened(faulty, gated=gated)
     faulty.now += 5_000_000
