@@ -151,8 +151,8 @@ class Program(App[None]):
         await self.show()
         self.run_worker(self._look_on(), exit_on_error=True)
 
-    async def on_resize(self) -> None:
-        await self.show()
+    def on_resize(self) -> None:
+        self.call_later(self.show)  # once this has been heard: until then the size is the old one
 
     async def on_event(self, event: events.Event) -> None:
         """All keys come here, and none to a widget: each is done before the next."""

@@ -1,5 +1,6 @@
 """`penstock top`: what it draws on any terminal, what keys do, and each task in three keys."""
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -267,6 +268,15 @@ async def test_every_screen_fits_every_terminal_and_steers_none(fake: Any) -> No
                     assert len(shown.lines) == height
                     assert all(cells_of(line) <= width for line in shown.lines)
                     assert all(line.isprintable() for line in shown.lines)
+
+
+async def test_a_terminal_of_another_size_is_drawn_for_it_at_once(fake: Any) -> None:
+    fill(fake)
+    async with FleetReader(target_of(fake)) as reader, running(reader) as shown:
+        await shown.resize(120, 24)
+        async with asyncio.timeout(100):
+            while len(shown.lines[0]) <= 80:  # at its right end is the time
+                await shown._pilot.pause(0.01)
 
 
 async def test_keys_that_come_at_once_are_done_one_after_the_other(fake: Any) -> None:
