@@ -2,8 +2,9 @@
 everything is killed, and compare weights, rewards and curves."""
 
 import argparse
-import contextlib
 import json
+import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -61,10 +62,13 @@ def main() -> int:
 
 
 def run_one(folder: Path, name: str, seed: int, steps: int, most_seconds: float) -> None:
-    """One training, unless it has ended in that folder before."""
+    """One training, unless it has ended in that folder before. One that was interrupted begins
+    anew."""
     ended = folder / "ended.json"
     if ended.exists():
         return
+    if folder.exists():
+        shutil.rmtree(folder)
     print(f"seed {seed}, {name} …", end=" ", flush=True)
     with RUNS[name](folder, seed, steps, most_seconds) as training:
         seconds = training.run()
@@ -76,5 +80,7 @@ def run_one(folder: Path, name: str, seed: int, steps: int, most_seconds: float)
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        sys.exit(main())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+    sys.exit(main())

@@ -1,6 +1,7 @@
 """The example of a training that does not notice: its gradient, and its claim."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from examples.unbothered import fleet, model, report, task
+from examples.unbothered import fleet, model, notes, report, task
 from tests.architecture.source import ROOT
+from tests.harness.remains import processes_named
 from tests.harness.servers import until
 
 
@@ -143,6 +145,21 @@ def test_the_picture_is_an_svg_with_a_line_for_each_way(killed) -> None:
     assert found.tag == "{http://www.w3.org/2000/svg}svg"
     drawn = {path.get("class") for path in found.iter("{http://www.w3.org/2000/svg}path")}
     assert drawn >= report.SHOWN.keys()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_was_interrupted_leaves_no_process_and_is_run_again(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "examples.unbothered", "--folder", tmp_path, "--runs", "bare"]
+    trained = tmp_path / "seed-1/bare"
+    with subprocess.Popen([*command, "--steps", "9999"], cwd=ROOT, stdout=subprocess.PIPE) as run:
+        until(lambda: bool(notes.read(trained, "steps")), "a step")
+        run.send_signal(number)
+    assert (run.returncode, processes_named(str(trained))) == (128 + number, [])
+    again = subprocess.run([*command, "--steps", "1"], cwd=ROOT, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert [step["version"] for step in notes.read(trained, "steps")] == [1]
 
 
 @pytest.mark.soak
