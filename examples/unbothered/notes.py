@@ -38,8 +38,8 @@ class Notes:
         rewards: list[float | None],
         old: int = 0,
     ) -> None:
-        """One line. A reward is false if it is not what the answer deserves: `deserved` says so,
-        which asks no sandbox."""
+        """One line, before the checkpoint: so every step of that is noted. A reward is false if it
+        is not what the answer deserves: `deserved` says so, which asks no sandbox."""
         known = [reward for reward in rewards if reward is not None]
         true = [
             task.deserved(prompts[at // task.SAMPLES], tokens[task.LENGTH + 1 :])

@@ -86,8 +86,8 @@ def train(folder: Path) -> None:
             ):
                 rows.append(([*prompt, *answer], len(prompt), advantage))
         adam.step(weights, model.gradient(weights, rows))
-        model.saved(folder / "checkpoint.npz", weights, adam, {"version": step + 1})
         notes.end(step + 1, weights, prompts, [row[0] for row in rows], rewards)
+        model.saved(folder / "checkpoint.npz", weights, adam, {"version": step + 1})
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ class Ended:
 
     @cached_property
     def steps(self) -> list[dict[str, Any]]:
-        return notes.read(self.folder, "steps")
+        """Each step once: as it was done last, if its trainer died before the checkpoint."""
+        return [*{step["version"]: step for step in notes.read(self.folder, "steps")}.values()]
 
     @property
     def seconds(self) -> float:

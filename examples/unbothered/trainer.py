@@ -233,9 +233,9 @@ async def train(run: Run) -> None:
             rows, rewards = rows_of(items)
             adam.step(weights, model.gradient(weights, rows))
             step, version = version, version + 1
-            model.saved(run.checkpoint, weights, adam, {"version": version})
             old = sum(sampled_by(item) < step for item in items)
             notes.end(version, weights, prompts, [row[0] for row in rows], rewards, old)
+            model.saved(run.checkpoint, weights, adam, {"version": version})
             await hand.trained(step)
     await buffer.aclose()
 

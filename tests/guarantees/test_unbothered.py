@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from examples.unbothered import fleet, model, notes, report, task
+from examples.unbothered import fleet, model, notes, plain, report, task
 from tests.architecture.source import ROOT
 from tests.harness.remains import processes_named
 from tests.harness.servers import until
@@ -145,6 +145,29 @@ def test_the_picture_is_an_svg_with_a_line_for_each_way(killed) -> None:
     assert found.tag == "{http://www.w3.org/2000/svg}svg"
     drawn = {path.get("class") for path in found.iter("{http://www.w3.org/2000/svg}path")}
     assert drawn >= report.SHOWN.keys()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_every_step_is_noted_once_though_a_trainer_dies_beside_its_checkpoint(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """As a signal that nobody can catch."""
+
+    def dies_at(file: Path, *checkpoint: object) -> None:
+        if when == "after":
+            saved(file, *checkpoint)
+        raise Killed
+
+    saved, weights = model.saved, model.fresh(1)
+    saved(tmp_path / "checkpoint.npz", weights, model.Adam(weights), {"version": 0})
+    run = {"seed": 1, "steps": 2, "rewards": "deserved", "dead": 0.0}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(model, "saved", dies_at)
+        plain.train(tmp_path)
+    plain.train(tmp_path)
+    assert [step["version"] for step in report.Ended(tmp_path).steps] == [1, 2]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
