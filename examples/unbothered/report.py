@@ -18,8 +18,9 @@ from examples.unbothered import model, notes
 Found = dict[int, dict[str, "Ended"]]  # by seed and name
 Curve = list[tuple[int, float]]
 
-# Student's t for 95 %, by the number of pairs.
-_T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+# Student's t for 95 %, by the number of pairs; of more than 11 it is less than that of 11.
+_T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262,
+      11: 2.228}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ def _interval(values: list[float]) -> str:
     each = " ".join(f"{value:+.3f}" for value in values)
     if len(values) < 2:
         return f"{each} (one seed)"
-    half = _T[len(values)] * stdev(values) / math.sqrt(len(values))
+    half = _T[min(len(values), 11)] * stdev(values) / math.sqrt(len(values))
     return f"{mean(values):+.3f} ± {half:.3f} (95 %, {len(values)} seeds: {each})"
 
 

@@ -185,6 +185,11 @@ def test_a_run_that_was_interrupted_leaves_no_process_and_is_run_again(
     assert [step["version"] for step in notes.read(trained, "steps")] == [1]
 
 
+def test_differences_are_told_of_any_number_of_seeds() -> None:
+    said = [report._interval([0.1, 0.3] * half) for half in (5, 6)]
+    assert [line.partition(" (")[0] for line in said] == ["+0.200 ± 0.075", "+0.200 ± 0.067"]
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_it_learns_and_has_the_same_weights_though_everything_is_killed(tmp_path) -> None:
