@@ -98,7 +98,7 @@ def first_line(program: str) -> str:
 
 def attempts_of(counted: str | None, started: object) -> int:
     """The times that a worker took the job. Stock workers count none, and note when they began."""
-    return int(counted) if counted and counted.isdigit() else int(bool(started))
+    return int(number((counted or "").encode())) or int(bool(started))
 
 
 def program_in(data: bytes) -> str:

@@ -254,7 +254,7 @@ async def _records(client: Any, silent: Sequence[str], now: float) -> dict[str, 
 def _longest(members: Any) -> tuple[str, float] | None:
     """Our executions are numbered by the microsecond of the claim, at the earliest."""
     pairs = [_text(member).partition(":") for member in members] if members else []
-    ours = [(int(number) / 1e6, job) for job, _, number in pairs if number.isdigit()]
+    ours = [(int(at) / 1e6, job) for job, _, at in pairs if at.isdecimal() and len(at) < 20]
     if ours:
         since, job = min(ours)
         return job, since

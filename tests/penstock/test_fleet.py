@@ -96,6 +96,20 @@ async def test_a_gate_that_cannot_be_read_is_an_alarm_and_the_others_are_shown(
     assert json.loads(json.dumps(fleet.as_dict()))["run"] == "default"
 
 
+@pytest.mark.parametrize("spoiled", ["²", "9" * 5000])
+async def test_a_jobs_number_that_is_none_ends_no_look(
+    spoiled: str, real_redis: ground.Client
+) -> None:
+    job = open_queue(real_redis).enqueue(chores.fail, "no")
+    await asyncio.to_thread(burst, real_redis)
+    real_redis.hset(f"rq:job:{job.id}", "penstock_attempts", spoiled)
+    with at_work(real_redis) as worker:
+        real_redis.sadd(f"rq:worker:{worker.name}:executions", f"{job.id}:{spoiled}")
+        fleet = await look(real_redis)
+    assert [one.attempts for one in fleet.failed] == [1]
+    assert [one.job for one in fleet.workers] == [job.id]
+
+
 async def test_a_look_makes_no_gate_that_somebody_removes_meanwhile(redis: ground.Client) -> None:
     await TokenBucket(redis, "g", limit=3).status()
     async with FleetReader(target_of(redis)) as reader:
