@@ -58,7 +58,8 @@ async def events(request: Request, view: Looked) -> Response:
     """Send a look per second, as server-sent events."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     headers["X-May-Act"] = str(int(request.app.state.may_act))
-    return StreamingResponse(view.watch.news(), 200, headers, "text/event-stream")
+    news = () if request.scope.get("head") else view.watch.news()
+    return StreamingResponse(news, 200, headers, "text/event-stream")
 
 
 def make_app(target: RedisTarget | str, run: str, settings: MonitorSettings) -> HttpGuard:
@@ -145,12 +146,13 @@ def _methods(request: Request) -> set[str]:
 
 
 class HeadIsGet:
-    """A HEAD is answered as its GET; the server leaves out the body. FastAPI has no such rule."""
+    """A HEAD is answered as its GET; the server leaves out the body. FastAPI has no such rule. A
+    stream sees by `head` that it need not begin."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
+            scope = {**scope, "method": "GET", "head": True}
         await self.app(scope, receive, send)

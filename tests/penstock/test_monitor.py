@@ -87,7 +87,7 @@ def test_all_but_health_is_behind_the_token(guarded: httpx.Client) -> None:
 def test_a_head_is_answered_and_a_refused_method_names_those_there_are(
     guarded: httpx.Client,
 ) -> None:
-    for path in ("/", "/api/fleet"):
+    for path in ("/", "/api/events", "/api/fleet"):  # on one connection
         found = guarded.head(path)
         assert (found.status_code, found.content) == (200, b"")
     assert guarded.put("/api/gates/a/b", json={}).headers["allow"] == "GET, HEAD, POST"
