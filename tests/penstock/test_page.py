@@ -248,6 +248,10 @@ def test_all_pages_of_a_filter_are_changed_together(
     press(page, "Retry")
     page.until(MAIN, lambda said: "no failed jobs like that" in said)
     assert len(queue.job_ids) == 60
+    page.run("document.getElementById('everything').click()")
+    page.run(f"{_that_says('button', 'Retry')}.click()")
+    page.run("document.getElementById('confirm-yes').click()")
+    page.until(SAID, lambda said: said == "no job matched")
 
 
 def test_all_pages_of_a_queue_are_cancelled_while_workers_take_its_first_jobs(

@@ -49,7 +49,8 @@ async function run(send, then) {
   try {
     const answer = await send();
     const refused = answer.refused || [];
-    say(refused.length ? `${answer.done} done, ${refused.length} refused: ${refused[0].id}: ${refused[0].why}` : "done");
+    const done = answer.done === 0 ? "no job matched" : "done";
+    say(refused.length ? `${answer.done} done, ${refused.length} refused: ${refused[0].id}: ${refused[0].why}` : done);
     if (then) await then(answer);
   } catch (problem) {
     if (!(problem instanceof Refused) && !(problem instanceof TypeError)) throw problem;
