@@ -467,6 +467,8 @@ def test_groups_are_filtered_and_opened_and_another_run_is_shown(
     page.run("location.hash = '#/groups?run=exp7&most=0.15'")
     page.until(ROWS.format("main"), lambda rows: rows.count("exp7") == 2)
     page.until("document.getElementById('run').value", lambda run: run == "exp7")
+    known = "[...document.getElementById('known-runs').children].map((one) => one.value).join()"
+    page.until(known, lambda runs: runs == "exp7")
 
 
 def test_a_group_whose_id_is_a_large_number_is_the_one_that_is_opened(

@@ -110,7 +110,8 @@ function runs(fleet) {
   const known = [...new Set([fleet.run, ...fleet.registries.map((one) => one.run)])];
   at("runs").hidden = false;
   if (document.activeElement !== at("run") && at("run").value !== fleet.run) at("run").value = fleet.run;
-  if (at("known-runs").children.length !== known.length) at("known-runs").replaceChildren(...known.map((name) => h("option", { value: name })));
+  const offered = [...at("known-runs").children].map((one) => one.value);
+  if (offered.join() !== known.join()) at("known-runs").replaceChildren(...known.map((name) => h("option", { value: name })));
 }
 
 function askForToken() {
