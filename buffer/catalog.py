@@ -101,8 +101,7 @@ class Catalog:
     async def pulse(self) -> Pulse:
         """The task's pulse: the times of those who act on it, and how full it is."""
         link, key = self._task.link, self._task.key
-        seconds, micros = await link.command("TIME")
-        now = int(seconds) + int(micros) / 1e6
+        now = await link.now()
         names = ("beat", "paused", "taken_at", "taken_every", "bytes")
         beat, paused, taken, every, held = (
             float(value) if value else None

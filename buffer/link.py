@@ -65,6 +65,11 @@ class Link:
             return await self.outlast(lambda: self.client().execute_command(*parts))
         return await self.outlast(lambda: self._connections.here().ask(parts))
 
+    async def now(self) -> float:
+        """The time by the server's clock."""
+        seconds, micros = await self.command("TIME")
+        return int(seconds) + int(micros) / 1e6
+
     async def commands(self, commands: Sequence[Command]) -> list[Any]:
         """Send plain commands that may be repeated, all at once."""
 

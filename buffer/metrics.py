@@ -1,6 +1,5 @@
 """A buffer's figures for Prometheus: groups by state, totals, ages."""
 
-import time
 from collections.abc import Iterable
 
 from prometheus_client import Metric
@@ -29,7 +28,7 @@ async def families(buffers: Iterable[RolloutBuffer]) -> list[Metric]:
 
 async def _age(buffer: RolloutBuffer, state: str) -> float:
     oldest = await buffer.catalog.groups(state, limit=1)
-    return max(0.0, time.time() - oldest[0].since) if oldest else 0.0
+    return max(0.0, await buffer._task.link.now() - oldest[0].since) if oldest else 0.0
 
 
 def _enter(

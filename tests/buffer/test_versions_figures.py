@@ -1,5 +1,6 @@
 """What a policy drops is counted: by what it makes of old groups, and by problem."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -53,3 +54,15 @@ async def test_metrics_tell_it_without_a_label_for_each_problem(bench: Bench) ->
     assert f"penstock_buffer_dropped_share{{{where}}} 0.75" in text
     assert f"penstock_buffer_dropped_share_of_ten{{{where}}} 1.0" in text
     assert "slow" not in text
+
+
+async def test_a_groups_age_is_by_the_clock_of_redis(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.fill("ready", [1, 0])
+    ahead = time.time() + 86_400
+    monkeypatch.setattr(time, "time", lambda: ahead)
+    ages = next(
+        one for one in await families([bench.buffer]) if one.name.endswith("oldest_seconds")
+    )
+    assert max(sample.value for sample in ages.samples) < 3600
