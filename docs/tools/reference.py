@@ -257,6 +257,7 @@ async def _families() -> list[Metric]:
     await buffer.set_policy(Policy(groups_per_version=1, max_age=1))
     await buffer.publish(1)
     async with buffer.slot():
+        await buffer.write({"instance_id": "a", "uid": "0", "messages": [], "reward": 0.0})
         figures = await buffer_metrics.families([buffer])
     sandbox: Any = App(Jails(), Limits(), Line(1, 1, 1.0))
     tally = Tally()
