@@ -75,8 +75,10 @@ async def grade(session: Session) -> float:
 async def afternoon(url: str, sessions: LocalSessions) -> None:
     buffer = RolloutBuffer(url, "coding", TaskConfig(group_size=len(scripted_model.SCRIPTS)))
     try:
+        # The buffer knows how often it was trained on: what came for such a round would be late.
+        epoch = (await buffer.catalog.finished_rounds())["median"]
         for model in scripted_model.SCRIPTS:
-            await buffer.write(await attempt(sessions, model))
+            await buffer.write(await attempt(sessions, model) | {"round_number": epoch})
         batch = await buffer.take(2, wait=10)
         if batch is None:
             raise SystemExit("no group became ready to train on")

@@ -11,6 +11,7 @@ import pytest
 
 from tests.architecture.source import ROOT
 from tests.docs.blocks import matches
+from tests.harness.servers import PrivateRedis
 
 EXAMPLES = sorted(
     file for pattern in ("*.py", "*/run.py") for file in (ROOT / "examples").glob(pattern)
@@ -36,6 +37,13 @@ def test_an_example_prints_what_it_says(example: Path, tmp_path: Path) -> None:
     assert (run.returncode, run.stderr) == (0, "")
     assert matches(dedent(said[1]), run.stdout), run.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_coding_agent_is_trained_again_on_the_same_redis(shared_server: PrivateRedis) -> None:
+    command = [sys.executable, ROOT / "examples/coding_agent/run.py", shared_server.url]
+    for _ in range(2):
+        run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert (run.returncode, run.stderr) == (0, "")
 
 
 def test_there_are_examples() -> None:
