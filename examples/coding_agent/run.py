@@ -64,8 +64,7 @@ async def grade(session: Session) -> float:
     """In a fork, so that the hidden tests are never where the model's processes run."""
     judge = await session.fork(SessionRequest(image=task.NAME, ttl=120, tied=False))
     try:
-        for name, text in task.HIDDEN.items():
-            await judge.write(f"/repo/{name}", text.encode())
+        await judge.write(task.HIDDEN_AT, task.HIDDEN.encode())
         passed, _ = await run(judge, task.GRADING)
         return float(passed)
     finally:

@@ -30,11 +30,30 @@ REPOSITORY = {
         "        self.assertEqual(median([4, 1, 2, 3]), 2.5)\n"
     ),
 }
-HIDDEN = {
-    "test_hidden.py": REPOSITORY["test_median.py"]
-    + "\n    def test_floats(self):\n        self.assertEqual(median([0.5, 1.5]), 1.0)\n"
-}
-TESTS, GRADING = "python3 -m unittest -q test_median", "python3 -m unittest -q test_hidden"
+# They import nothing of the repository, and run its code in a process of its own: code that ends
+# its process, or that has the name of a module, does not end the tests.
+HIDDEN = """\
+import json, subprocess, sys, unittest
+
+CALL = "import json, sys, median; json.dump(median.median(json.load(sys.stdin)), sys.stdout)"
+
+
+def median(numbers):
+    asked = json.dumps(numbers)
+    ran = subprocess.run([sys.executable, "-c", CALL], input=asked, capture_output=True, text=True)
+    return json.loads(ran.stdout)
+
+
+class Median(unittest.TestCase):
+    def test_all(self):
+        for numbers, right in (([3, 1, 2], 2), ([4, 1, 2, 3], 2.5), ([0.5, 1.5], 1.0)):
+            self.assertEqual(median(numbers), right)
+
+
+unittest.main()
+"""
+HIDDEN_AT = "/root/test_hidden.py"
+TESTS, GRADING = "python3 -m unittest -q test_median", f"python3 -I {HIDDEN_AT}"
 _TOOLS = ("bash", "cat", "grep", "ls", "rm", "sed")
 _UNUSED = ("__pycache__", "site-packages", "test", "tests", "idlelib", "tkinter", "lib2to3",
            "ensurepip", "pydoc_data", "turtledemo", "config-*")  # fmt: skip
