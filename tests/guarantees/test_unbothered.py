@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -176,7 +177,9 @@ def test_a_run_that_was_interrupted_leaves_no_process_and_is_run_again(
 ) -> None:
     command = [sys.executable, "-m", "examples.unbothered", "--folder", tmp_path, "--runs", "bare"]
     trained = tmp_path / "seed-1/bare"
-    with subprocess.Popen([*command, "--steps", "9999"], cwd=ROOT, stdout=subprocess.PIPE) as run:
+    started = partial(subprocess.Popen, cwd=ROOT, stdout=subprocess.PIPE)
+    heard = partial(signal.signal, number, signal.SIG_DFL)  # also if these tests are run by nohup
+    with started([*command, "--steps", "9999"], preexec_fn=heard) as run:
         until(lambda: bool(notes.read(trained, "steps")), "a step")
         run.send_signal(number)
     assert (run.returncode, processes_named(str(trained))) == (128 + number, [])
