@@ -80,7 +80,10 @@ class Queue:
         execution, began = self.running.pop(id)
         if word in BROKEN_OFF:
             self._break_off(id, execution, began, word)
-            self.model.back(began)
+            if word == "deleted" and self.model.state is State.CLOSED:
+                self.model.succeed(began)  # the queue has counted its program
+            else:
+                self.model.back(began)
             self.ended[id] = word
             return
         row = (id, execution, word or "1", 500, "payload", f"{began:.6f}", "0.5", "{}", 0)
