@@ -61,7 +61,7 @@ for _ in range(2):
     if not os.fork():
         break
 held = bytearray(os.urandom(1)) * (90 << 20)
-time.sleep(1)
+time.sleep(60)
 """
 
 
