@@ -17,7 +17,8 @@ async def families(buffers: Iterable[RolloutBuffer]) -> list[Metric]:
     """The families of all these tasks."""
     sheet = Sheet("run", "task")
     for buffer in buffers:
-        ages = {state: await _age(buffer, state) for state in _AGES}
+        now = await buffer._task.link.now()
+        ages = {state: await _age(buffer, state, now) for state in _AGES}
         _enter(sheet, buffer.run, buffer.task, await buffer.catalog.stats(), ages)
         await _enter_versions(sheet, buffer)
         counted = zip(REWARD_STEPS, await buffer.catalog.rewards(), strict=True)
@@ -26,9 +27,9 @@ async def families(buffers: Iterable[RolloutBuffer]) -> list[Metric]:
     return sheet.families()
 
 
-async def _age(buffer: RolloutBuffer, state: str) -> float:
+async def _age(buffer: RolloutBuffer, state: str, now: float) -> float:
     oldest = await buffer.catalog.groups(state, limit=1)
-    return max(0.0, await buffer._task.link.now() - oldest[0].since) if oldest else 0.0
+    return max(0.0, now - oldest[0].since) if oldest else 0.0
 
 
 def _enter(

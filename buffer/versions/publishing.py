@@ -225,12 +225,11 @@ class Publishing:
         """The reason why the first ask for slots waits, by the formula of `policy.lua`, and for how
         long."""
         link, key = self._task.link, self._task.key
-        (first, *_), (seconds, micros) = (
-            await link.command("ZRANGE", key("waiting"), 0, 0) or [b""], await link.command("TIME"),
-        )  # fmt: skip
+        first, *_ = await link.command("ZRANGE", key("waiting"), 0, 0) or [b""]
+        clock = await link.now()
         since = await link.command("HGET", key("asks"), b"since:" + first)
         paused = await link.command("HGET", key("state"), "paused")
-        now = int(seconds) + int(micros) / 1e6 - float(paused or 0) / 1000
+        now = clock - float(paused or 0) / 1000
         waited = max(0.0, now - float(since) / 1000) if since else 0.0
         if "version" not in policy:
             return "no version is published; the trainer's first one lets it in", waited
