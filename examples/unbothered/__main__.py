@@ -63,7 +63,7 @@ def main() -> int:
 
 def run_one(folder: Path, name: str, seed: int, steps: int, most_seconds: float) -> None:
     """One training, unless it has ended in that folder before. One that was interrupted begins
-    anew."""
+    at its first step."""
     ended = folder / "ended.json"
     if ended.exists():
         return

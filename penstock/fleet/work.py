@@ -254,9 +254,9 @@ async def _records(client: Any, silent: Sequence[str], now: float) -> dict[str, 
 def _longest(members: Any) -> tuple[str, float] | None:
     """Our executions are numbered by the microsecond of the claim, at the earliest."""
     pairs = [_text(member).partition(":") for member in members] if members else []
-    ours = [(int(at) / 1e6, job) for job, _, at in pairs if at.isdecimal() and len(at) < 20]
-    if ours:
-        since, job = min(ours)
+    claims = [(int(at) / 1e6, job) for job, _, at in pairs if at.isdecimal() and len(at) < 20]
+    if claims:
+        since, job = min(claims)
         return job, since
     return (pairs[0][0], 0.0) if pairs else None
 

@@ -55,7 +55,7 @@ class FakeCgroups:
         for name in (*_FILES, *(["memory.peak"] if self._peak else [])):
             if not name.startswith(_CONTROLLERS) or name.split(".")[0] in controllers:
                 self._write(path / name, "")
-        self._write(path / "cpu.stat", "usage_usec 0\n")  # whoever controls what
+        self._write(path / "cpu.stat", "usage_usec 0\n")  # whatever controllers it has
         self._write(path / "cgroup.controllers", controllers)
 
     def rmdir(self, path: Path) -> None:

@@ -338,10 +338,10 @@ async def test_the_name_of_a_form_is_text_that_every_reader_of_json_takes(sandbo
 
 async def test_a_cell_that_nobody_waits_for_any_more_answers_for_no_other(sandbox: Jails) -> None:
     async with sandbox.session(QUICK) as session:
-        ours = asyncio.create_task(session.run("print('first')"))
+        running = asyncio.create_task(session.run("print('first')"))
         await asyncio.sleep(0)  # it has the channel
-        ours.cancel()
-        await asyncio.wait([ours])
+        running.cancel()
+        await asyncio.wait([running])
         with pytest.raises(SessionEnded):
             await session.run("print('second')")
 
