@@ -46,9 +46,18 @@ def main() -> int:
     options.add_argument("--picture", type=Path, help="where the curves are drawn")
     options.add_argument("--most-seconds", type=float, default=3600.0, help="of each run")
     given = options.parse_args()
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="unbothered-"))
-    print(f"logs and checkpoints are in {folder}")
     names = [*given.runs.split(","), *(("ahead", "ahead-killed") if given.asynchronous else ())]
+    if unknown := [name for name in names if name not in RUNS]:
+        options.error(f"--runs: there is no run {unknown[0]!r}; there are {', '.join(RUNS)}")
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="unbothered-"))
+    for ended in folder.glob("seed-*/*/ended.json"):
+        steps = json.loads((ended.parent / "run.json").read_text())["steps"]
+        if steps != given.steps:
+            options.error(
+                f"--folder: {ended.parent} ended after {steps} steps, not {given.steps}; "
+                "name another folder, or as many steps"
+            )
+    print(f"logs and checkpoints are in {folder}")
     for seed in range(1, given.seeds + 1):
         for name in names:
             run_one(folder / f"seed-{seed}" / name, name, seed, given.steps, given.most_seconds)

@@ -1,6 +1,7 @@
 """The processes of a run, each started again whenever it ends, and what kills them by the clock."""
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -18,6 +19,7 @@ from typing import Any, Self
 import ground
 from examples.unbothered import model, trainer
 from ground import EmbeddedServer
+from ground.server.keeper import die_with
 
 # Seconds between two kills of each kind; of the trainer, how many there are in a run; and in
 # which share of the programs' runs their sandbox is killed.
@@ -47,6 +49,7 @@ class Service:
         self.process = subprocess.Popen(
             [sys.executable, "-P", *self._command], env=self._env, stdin=subprocess.DEVNULL,
             stdout=self._log, stderr=self._log, start_new_session=True,
+            preexec_fn=functools.partial(die_with, os.getpid()),
         )  # fmt: skip
 
     def _keep(self) -> None:
@@ -223,7 +226,11 @@ class Fleet(Training):
 
 
 def _environment() -> dict[str, str]:
-    return os.environ | ONE_THREAD | {"PYTHONPATH": str(Path(trainer.__file__).parents[2])}
+    """Of the user's own, without what is set for another fleet, such as a tenant or a gate."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")
+    }
+    return inherited | ONE_THREAD | {"PYTHONPATH": str(Path(trainer.__file__).parents[2])}
 
 
 def _free_port() -> int:

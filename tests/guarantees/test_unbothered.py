@@ -1,6 +1,7 @@
 """The example of a training that does not notice: its gradient, and its claim."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -186,6 +187,42 @@ def test_a_run_that_was_interrupted_leaves_no_process_and_is_run_again(
     again = subprocess.run([*command, "--steps", "1"], cwd=ROOT, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert [step["version"] for step in notes.read(trained, "steps")] == [1]
+
+
+def test_no_process_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "examples.unbothered", "--folder", tmp_path]
+    trained = tmp_path / "seed-1/undisturbed"
+    with subprocess.Popen(
+        [*command, "--runs", "undisturbed"], cwd=ROOT, stdout=subprocess.DEVNULL,
+        env=os.environ | {"PENSTOCK_GATEWAY_HOST": "192.0.2.1"},  # of another fleet
+    ) as run:  # fmt: skip
+        until(lambda: bool(notes.read(trained, "steps")) or run.poll() is not None, "a step")
+        tasks = Path(f"/proc/{run.pid}/task").glob("*/children")
+        begun = [Path("/proc", child) for task in tasks for child in task.read_text().split()]
+        run.kill()
+    assert len(begun) >= fleet.WORKERS + len(("engine", "gateway", "trainer", "redis"))
+    until(lambda: not any(process.exists() for process in begun), "its processes end")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--runs", "bare,unheard"], "there is no run 'unheard'"),
+        (["--runs", "bare", "--steps", "2"], "seed-1/bare ended after 1 steps, not 2"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_runs(
+    options: list[str], said: str, tmp_path: Path
+) -> None:
+    trained = tmp_path / "seed-1/bare"
+    trained.mkdir(parents=True)
+    (trained / "run.json").write_text('{"steps": 1}')
+    (trained / "ended.json").write_text("{}")
+    command = [sys.executable, "-m", "examples.unbothered", "--folder", str(tmp_path), *options]
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert (trained / "ended.json").exists()
 
 
 def test_differences_are_told_of_any_number_of_seeds() -> None:
