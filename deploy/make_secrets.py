@@ -31,16 +31,20 @@ def main() -> None:
 def _once(name: str, value: str) -> None:
     """Readable to the users that the containers run as, in a folder that only its owner enters.
 
-    Compose mounts the file itself, so inside a container only the file's mode counts.
+    Compose mounts the file itself, so inside a container only the file's mode counts. A secret
+    has its name once it is whole: one that is interrupted here is made again.
     """
+    made = FOLDER / f".{name}"
+    made.unlink(missing_ok=True)
+    made.write_text(value)  # no end of line: KEDA takes the bytes of a Secret as they are
+    made.chmod(0o444)
     try:
-        file = os.open(FOLDER / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
+        os.link(made, FOLDER / name)
+        print(f"made {FOLDER / name}")
     except FileExistsError:
-        return
-    os.fchmod(file, 0o444)  # whatever the umask
-    with os.fdopen(file, "w") as opened:
-        opened.write(value)  # no end of line: KEDA takes the bytes of a Secret as they are
-    print(f"made {FOLDER / name}")
+        pass
+    finally:
+        made.unlink(missing_ok=True)  # by another that makes them, too
 
 
 if __name__ == "__main__":

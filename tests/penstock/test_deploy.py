@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -197,6 +198,27 @@ def test_the_images_user_can_read_the_secrets_whatever_the_umask(tmp_path: Path)
     made = list((tmp_path / "secrets").iterdir())
     assert len(made) == len(COMPOSE["secrets"])
     assert {file.stat().st_mode & 0o777 for file in made} == {0o444}
+
+
+def test_a_secret_whose_making_was_interrupted_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """As a signal that nobody can catch."""
+
+    def dies(file: Path, text: str) -> None:
+        file.touch()
+        raise Killed
+
+    script = ROOT / "deploy" / "make_secrets.py"
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(Path, "write_text", dies)
+        runpy.run_path(str(script), run_name="__main__")
+    subprocess.run([sys.executable, script], check=True)
+    made = {file.name: file.read_text() for file in (tmp_path / "secrets").iterdir()}
+    assert made.keys() == {Path(secret["file"]).name for secret in COMPOSE["secrets"].values()}
+    assert all(made.values())
 
 
 def test_only_their_owner_enters_the_folder_of_the_secrets(tmp_path: Path) -> None:
