@@ -198,8 +198,8 @@ def calls_in_check(check: str) -> Calls | None:
         read = [_call_in(each, names) for each in statements if not _says_nothing(each)]
         if not read:
             return None
-        calls = [plain([name, arguments, keywords]) for name, arguments, keywords, _ in read]
-        return Calls(text_of(calls), tuple(wanted for *_, wanted in read))
+        calls = [call for *call, _ in read]
+        return Calls(_json(calls), tuple(wanted for *_, wanted in read))
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None
 
@@ -283,6 +283,7 @@ def _is_empty_set(call: ast.Call) -> bool:
 
 
 def _json(value: Any) -> bytes:
+    """The JSON of a literal. Raises ValueError for one that has none, as a complex number."""
     made = plain(value)
     text = text_of([made])[1:-1]
     if b"$object" in text:

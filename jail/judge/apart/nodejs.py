@@ -241,7 +241,7 @@ def _number(text: str) -> Any:
     if text.endswith("n"):
         return {"$big": str(whole_number(text[:-1]))}
     if re.fullmatch(r"0[xXbBoO]\w+|[\d_]+", text):
-        return whole_number(text) if not re.fullmatch(r"0\d+", text) else _refuse()
+        return float(whole_number(text)) if not re.fullmatch(r"0\d+", text) else _refuse()
     return float(text.replace("_", ""))
 
 
@@ -282,7 +282,9 @@ def same(found: Any, wanted: Any, *, loose: bool) -> bool:
         )
     if isinstance(found, list | dict):
         return loose and wanted is None and _is_nothing(found)
-    if _kind(found) is _kind(wanted):
+    if type(found) is int:
+        found = float(found)  # as every number of JavaScript is
+    if type(found) is type(wanted):
         return bool(found == wanted)
     if not loose or found is None or wanted is None:
         return False
@@ -303,10 +305,6 @@ def is_true(found: Any) -> bool:
 
 def _is_nothing(value: Any) -> bool:
     return bool(value == {"$undefined": ""})
-
-
-def _kind(value: Any) -> type:
-    return float if type(value) is int else type(value)
 
 
 def _as_number(value: Any) -> float:

@@ -153,6 +153,8 @@ READ = {  # a check, and its calls
     "assert abs(f(1) - 2) < 1e-6": None,
     "def check(candidate):\n    assert other(1) == 2\ncheck(f)": None,
     "assert f(1) == ...": None,
+    "assert f(0, 1j) == 2": None,
+    "assert f(x=[...]) == 2": None,
 }
 
 
