@@ -181,7 +181,10 @@ def _in_tar(path: Path, scratch: Path, most: int) -> Iterator[_InTar]:
             files = _InTar(held.enter_context(tar_in(file)), path)
         except (tarfile.TarError, ValueError, OverflowError, RecursionError) as damage:
             raise ImageBroken(f"{path} is no tar: {damage}") from None
-        yield files
+        try:
+            yield files
+        except tarfile.ReadError as damage:  # a sparse file that says more than there is
+            raise ImageBroken(f"{path} is damaged: {damage}") from None
 
 
 def _docker(files: _Files) -> Iterator[PackedImage]:

@@ -32,6 +32,7 @@ from jail.inside import syscalls
 from jail.inside.users import Users, unshare
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,159}")
+_MOST_QUOTED = 240  # characters; with `:latest` and `.json` they still are a file's name
 _BUILD_ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _OF_A_BUILD = re.compile(rf".+:({_BUILD_ID})")
 _VERSION = 1
@@ -249,7 +250,7 @@ class ImageStore:
             raise StoreUnusable(f"PENSTOCK_IMAGES: {self.folder}: {refused.strerror}") from None
 
     def _record(self, name: str) -> Path:
-        return self._images / f"{quote(name, safe='')}.json"
+        return self._images / f"{_quoted(name)}.json"
 
     def _write_records(self, images: list[Image]) -> None:
         """Write the images' records. A full disk is noticed before the first of them has its
@@ -298,10 +299,15 @@ def _check_count(layers: int) -> None:
         )
 
 
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
 def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or len(_quoted(name)) > _MOST_QUOTED:
         raise ImageError(
-            f"{name[:140]!r} is no image name: letters, digits and ._/:@+- only, at most 160"
+            f"{name[:140]!r} is no image name: letters, digits and ._/:@+- only, at most 160; "
+            f"at most {_MOST_QUOTED} if each of /:@+ counts as three"
         )
 
 

@@ -218,8 +218,11 @@ class Unpacker:
             if self._below is None:
                 raise LinksBelow from None
         except OSError as refused:
-            raise ImageBroken(f"entry {member.name!r} links to no file: {refused}") from None
-        self._copy_from_below(member, target, folder, name)
+            raise _no_file(member, refused) from None
+        try:
+            self._copy_from_below(member, target, folder, name)
+        except NotADirectoryError as refused:
+            raise _no_file(member, refused) from None
 
     def _copy_from_below(
         self, member: tarfile.TarInfo, target: tuple[str, ...], folder: int, name: str
@@ -330,6 +333,10 @@ def too_large(most: int) -> ImageTooLarge:
         f"the image's files hold more than {most:,} bytes. "
         "PENSTOCK_IMAGE_MAX_GB says how much an image may hold"
     )
+
+
+def _no_file(member: tarfile.TarInfo, refused: OSError) -> ImageBroken:
+    return ImageBroken(f"entry {member.name!r} links to no file: {refused}")
 
 
 def _parts(path: str) -> tuple[str, ...]:

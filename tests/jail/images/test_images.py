@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import uuid
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -311,6 +312,18 @@ def test_an_image_for_another_machine_is_refused(store, tmp_path) -> None:
     )
     with pytest.raises(ImageBroken, match="the image is for s390x; this machine is"):
         store.add(tmp_path / "x.tar")
+
+
+def test_a_name_is_refused_that_is_too_long_for_its_record_and_no_other(store, tmp_path) -> None:
+    source = oci(tmp_path / "oci", [layer({"a": "1"})])
+    longest = "a" * 96 + "/" * 48
+    store.add(source, longest)
+    assert store.find(longest).name == longest
+    for ask in (partial(store.add, source), store.find):
+        with pytest.raises(ImageError, match="if each of /:@\\+ counts as three"):
+            ask("a" * 60 + "/" * 100)
+    with pytest.raises(ImageUnknown):
+        store.find("b" * 96 + "/" * 48)
 
 
 def test_names_are_asked_for_and_checked(store, tmp_path) -> None:

@@ -1,6 +1,7 @@
 """What an image may not do to the machine that takes it in, and what a refusal leaves behind."""
 
 import gzip
+import json
 import os
 import resource
 import subprocess
@@ -94,6 +95,19 @@ def test_hard_links_into_lower_layers_count_as_files_do(tmp_path) -> None:
     assert left_in(store) == []
 
 
+BELOW = Layer().folder("usr").file("usr/lib/f", b"x").link("lib", "usr/lib").bytes()
+
+
+@pytest.mark.parametrize("target", ["lib/f", "usr/lib/f/x", "hidden/f"])
+def test_a_hard_link_through_what_is_no_folder_below_is_refused(store, tmp_path, target) -> None:
+    middle = Layer().file(".wh.hidden").bytes()
+    low = layer({"hidden/f": "x"})
+    top = Layer().hard_link("copy", target).bytes()
+    with pytest.raises(ImageBroken, match="'copy' links to no file"):
+        store.add(oci(tmp_path / "oci", [low, BELOW, middle, top]))
+    assert left_in(store) == []
+
+
 def test_the_layers_of_an_image_are_bounded_together(tmp_path) -> None:
     store = ImageStore(tmp_path / "store", Owners(), 1_000_000)
     layers = [layer({f"f{number}": str(number) * 400_000}) for number in range(3)]
@@ -176,6 +190,22 @@ def test_an_archive_of_countless_entries_is_refused(store, tmp_path, monkeypatch
     (tmp_path / "many.tar").write_bytes(layer({f"f{number}": "" for number in range(60)}))
     with pytest.raises(ImageBroken, match="more than 50 entries; no archive of images has"):
         store.add(tmp_path / "many.tar")
+
+
+@pytest.mark.parametrize("sparse", ["manifest.json", "config", "layer"])
+def test_a_file_of_an_archive_that_says_more_than_there_is_is_damage(
+    store, tmp_path, sparse
+) -> None:
+    config = {"rootfs": {"diff_ids": ["sha256:" + "0" * 64]}}
+    manifest = [{"Config": "config", "Layers": ["layer"], "RepoTags": ["a:1"]}]
+    made, says = Layer(), {"GNU.sparse.map": "0,1000000", "GNU.sparse.size": "1000000"}
+    for name, about in (("manifest.json", manifest), ("config", config), ("layer", "")):
+        content = json.dumps(about).encode()
+        made.file(name, content, pax_headers=says if name == sparse else {})
+    (tmp_path / "x.tar").write_bytes(made.bytes())
+    with pytest.raises(ImageBroken, match=r"x\.tar is damaged: unexpected end of data"):
+        store.add(tmp_path / "x.tar")
+    assert left_in(store) == []
 
 
 @pytest.mark.parametrize("target", ["manifest.json", "nowhere"])
