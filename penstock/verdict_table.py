@@ -66,7 +66,7 @@ def print_verdicts(result: JudgeResult) -> None:
 
 def verdicts_exit_code(result: JudgeResult, not_known: int) -> int:
     """Return 0 if all passed, 1 if one did not; `not_known` if a verdict is missing."""
-    if "M" in result.verdicts:
+    if result.masked_because:
         return not_known
     return 0 if set(result.verdicts) == {"P"} else 1
 

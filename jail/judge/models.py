@@ -385,9 +385,10 @@ class JudgeResult(Message):
 
     @property
     def masked_because(self) -> str:
-        """The reason of the first case that is masked; empty if none is."""
-        at = self.verdicts.find("M")
-        return "" if at < 0 else self.reasons.get(at) or self.error_reason or "unknown"
+        """The reason of the first case that is masked, or else was cut off; empty if none is."""
+        if (at := self.verdicts.find("M")) >= 0:
+            return self.reasons.get(at) or self.error_reason or "unknown"
+        return next((why for at, why in self.reasons.items() if self.verdicts[at] == "S"), "")
 
     def fault(self, index: int) -> Fault:
         """The side whose fault it is that the case has not passed."""

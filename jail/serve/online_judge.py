@@ -143,7 +143,7 @@ async def _evaluated(
         return HTTPStatus.OK, _answer(asked, "", "", behind, [])
     request, suite = request_here(code, cases, options)
     result = await judge.judge(request, suite)
-    if "M" in result.verdicts and not set(result.verdicts) & set("WECTL"):
+    if result.masked_because and not set(result.verdicts) & set("WECTL"):
         return _unknown(result)
     tests = [
         {

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from jail.judge import JudgeResult
+from jail.serve.online_judge import Submit, submit
 from tests.jail.serving import CLIENT, served
 
 CPP = """```c++
@@ -143,6 +145,20 @@ def test_a_special_judge_that_fails_accepts_nothing_and_refuses_nothing(url) -> 
 
     assert "special judge failed" in asked(PYTHON, 422)["detail"]
     assert asked("```python\nraise SystemExit(1)\n```", 200)["accepted"] is False
+
+
+@pytest.mark.asyncio
+async def test_a_program_that_was_cut_off_is_neither_accepted_nor_refused() -> None:
+    class CutOff:
+        async def judge(self, *_: Any) -> JudgeResult:
+            reasons = {1: "total_seconds", 2: "total_seconds", 3: "total_seconds"}
+            return JudgeResult(verdicts="PSSS", reasons=reasons)
+
+    asked = Submit.model_validate({"completion": PYTHON, "config": fusion_config()})
+    status, said = await submit(CutOff(), asked)  # type: ignore[arg-type]
+
+    assert status == 504
+    assert "total_seconds" in str(said)
 
 
 def test_a_program_that_ends_before_its_test_is_not_accepted(url) -> None:

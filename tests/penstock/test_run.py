@@ -14,8 +14,10 @@ import pytest
 import ground
 from buffer import Policy, RolloutBuffer, TaskConfig
 from buffer.group_functions import GroupFunctions
+from jail.judge import JudgeResult
 from limiter import TokenBucket
 from penstock.programs import exit_code
+from penstock.verdict_table import verdicts_exit_code
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis, until
 from tests.penstock.commands import clean, run
@@ -121,6 +123,14 @@ def test_a_program_is_judged_against_a_file_of_cases(
     unreadable = judged(["4"])
     assert unreadable.returncode == 2
     assert "3 inputs, 1 outputs" in unreadable.stderr
+
+
+def test_a_missing_verdict_is_told_from_a_failed_case() -> None:
+    cut_off = JudgeResult(verdicts="PS", reasons={1: "total_seconds"})
+
+    assert verdicts_exit_code(cut_off, 125) == 125
+    assert verdicts_exit_code(JudgeResult(verdicts="PM"), 125) == 125
+    assert verdicts_exit_code(JudgeResult(verdicts="PWS"), 125) == 1
 
 
 def test_what_the_terminal_cannot_write_is_written_as_a_number(

@@ -99,6 +99,16 @@ def test_a_failed_sandbox_masks_every_case() -> None:
     )  # fmt: skip
 
 
+def test_a_case_that_was_cut_off_leaves_no_reward_and_one_not_needed_does() -> None:
+    cut = JudgeResult(verdicts="PSS", reasons={1: "total_seconds", 2: "total_seconds"})
+
+    assert cut.masked_because == "total_seconds"
+    assert JudgeResult(verdicts="SM", reasons=cut.reasons | {1: "jail_lost"}).masked_because == (
+        "jail_lost"
+    )
+    assert JudgeResult(verdicts="PWSS", reasons={1: "exit"}).masked_because == ""
+
+
 @pytest.mark.parametrize("printed", [b"", b"12345678", b"\xff\xfe", b"123456789"])
 def test_of_an_output_head_and_tail_are_kept(printed: bytes) -> None:
     kept = Kept.of(printed, b"", 4)
