@@ -257,7 +257,7 @@ class ByRuns:
             self._said["message"] = result.message
         self._enter(index, said, None if said.letter == "M" else _ran(result))
         self._said["isolation"] = result.isolation
-        if compiled is not None and compiled.return_code and not self._request.compiles_each_case:
+        if said.letter == "C" and not self._request.compiles_each_case:
             self._found.rest = said  # nor does it with any other case
             self._todo.clear()
 

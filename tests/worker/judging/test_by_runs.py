@@ -15,8 +15,8 @@ QUICK = RetryPolicy(attempts=3, first=0.001)
 FINE = Answer.ok("42\n")
 
 
-def compile_error() -> Answer:
-    body = outcome("Failed", "Finished", 1, stderr="no such thing")
+def compile_error(status: str = "Finished", return_code: int | None = 1) -> Answer:
+    body = outcome("Failed", status, return_code, stderr="no such thing")
     return Answer(body=body | {"compile_result": body["run_result"], "run_result": None})
 
 
@@ -52,8 +52,9 @@ async def test_every_end_has_its_letter(fusion) -> None:
     assert sorted(result.kept) == [1, 2, 3]
 
 
-async def test_what_does_not_compile_is_asked_for_once(fusion) -> None:
-    fusion.script.append(compile_error())
+@pytest.mark.parametrize("end", [("Finished", 1), ("TimeLimitExceeded", None)])
+async def test_what_does_not_compile_is_asked_for_once(fusion, end) -> None:
+    fusion.default = compile_error(*end)
 
     result = await judged(fusion)
 
