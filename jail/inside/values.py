@@ -14,7 +14,7 @@ a sandbox only runs programs: it needs the standard library alone.
 import builtins
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
 from typing import Any
 
@@ -23,6 +23,7 @@ __builtins__ = dict(vars(builtins))  # type: ignore[assignment]
 
 _DEEPEST = 200  # levels of a result; what data sets hold has a few
 _DIGITS = 4300  # of an int, which is what JSON is read with
+_ALIKE = 64  # keys of one hash: a set of n such keys takes time as the square of n
 _limit_digits = sys.set_int_max_str_digits
 _read = json.loads
 
@@ -125,11 +126,24 @@ class Other:
 
 _MADE: dict[str, Callable[[Any], Any]] = {
     "$tuple": lambda held: tuple(map(thing, held)),
-    "$set": lambda held: {_key(each) for each in held},
-    "$dict": lambda held: {_key(key): thing(item) for key, item in held},
+    "$set": lambda held: set(_keys(held)),
+    "$dict": lambda held: dict(
+        zip(_keys(key for key, _ in held), (thing(item) for _, item in held), strict=True)
+    ),
     "$bytes": bytes.fromhex,
     "$object": lambda _: Other(),
 }
+
+
+def _keys(values: Iterable[Any]) -> list[Any]:
+    """The keys of a set or a dict. Raises ValueError for too many of one hash."""
+    keys = [_key(each) for each in values]
+    alike: dict[int, int] = {}
+    for each in keys:
+        alike[hash(each)] = alike.get(hash(each), 0) + 1
+    if max(alike.values(), default=0) > _ALIKE:
+        raise ValueError("too many keys have one hash")
+    return keys
 
 
 def _key(value: Any) -> Any:

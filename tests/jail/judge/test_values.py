@@ -1,5 +1,7 @@
 """What is called, and whether what came back is right: by value, outside."""
 
+import json
+
 import pytest
 
 from jail.inside.values import plain, text_of
@@ -72,6 +74,16 @@ def test_a_list_may_be_unordered() -> None:
 )
 def test_what_no_harness_writes_is_no_answer(answer: bytes) -> None:
     assert are_right(Compare(), [Wanted("row", (b"3",))], answer) is None
+
+
+@pytest.mark.parametrize("kind", ["set", "dict"])
+def test_a_forged_answer_of_keys_with_one_hash_is_no_answer(kind: str) -> None:
+    """A set of them would take the judge minutes."""
+    alike = [n * (2**61 - 1) for n in range(40_000)]
+    forged = [{f"${kind}": alike if kind == "set" else [[each, 0] for each in alike]}]
+
+    assert are_right(Compare(), [Wanted("row", (b"3",))], json.dumps(forged).encode()) is None
+    assert are_right(Compare(), [Wanted("==", (b'{"$set":[-1,-2]}',))], found({-1, -2}))
 
 
 class Liar:
