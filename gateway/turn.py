@@ -133,6 +133,11 @@ class Turns:
             await self._joined(session, begun)
             asked = replace(asked, waited=True)
 
+    async def count(self, session: Session, question: Question) -> int:
+        """The tokens of the request's prompt, as an engine renders it in this session."""
+        chat = _with_kwargs(question.chat, session.sampling)
+        return len((await self._asked(session, lambda each: each.render(chat))).ids)
+
     async def _joined(self, session: Session, join: Join) -> None:
         here = self._here.get((session.sid, join.call))
         if here is not None:

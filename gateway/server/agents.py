@@ -198,12 +198,11 @@ class Agents:
     # The rest
 
     async def _count(self, session: Session, way: _Way) -> str:
-        """Count a request's tokens as its engine does."""
+        """Count the tokens that a turn with this request would have as its prompt."""
         with self._held.some() as take:
             body = _json(await way.body(self._settings.gateway_max_body, take))
-            question = messages.read(body, messages.CountBody)
-            rendered = await self._pool.pick(session.sid).render(question.chat)
-        await way.json({"input_tokens": len(rendered.ids)})
+            tokens = await self._turns.count(session, messages.read(body, messages.CountBody))
+        await way.json({"input_tokens": tokens})
         return "counted"
 
     async def _models(self, session: Session, way: _Way) -> str:

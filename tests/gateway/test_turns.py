@@ -638,6 +638,29 @@ async def test_tokens_are_counted_and_models_listed_without_a_turn(one: World) -
     assert await agent.calls() == {}
 
 
+async def test_tokens_are_counted_under_the_sessions_own_arguments_of_the_template(
+    one: World,
+) -> None:
+    agent = await one.open(sampling={"chat_template_kwargs": {"enable_thinking": False}})
+    asked = {"model": "m", "messages": [user("hello")]}
+    counted = (await agent.post("/v1/messages/count_tokens", asked)).json()
+    answer = (await agent.messages(asked["messages"])).json()
+    assert counted["input_tokens"] == answer["usage"]["input_tokens"]
+
+
+async def test_tokens_are_counted_by_another_engine_if_one_is_away(
+    real_redis: ground.Client,
+) -> None:
+    async with world(real_redis, ScriptedVllm(), ScriptedVllm()) as here:
+        assert here.gateway._pool is not None
+        agent = await here.open()
+        here.engines[here.pool.index(here.gateway._pool.pick(agent.sid))].down = True
+        counted = await agent.post(
+            "/v1/messages/count_tokens", {"model": "m", "messages": [user("hello")]}
+        )
+        assert counted.status_code == 200, counted.text
+
+
 async def test_turns_of_a_side_model_are_recorded_and_not_trained_on(
     real_redis: ground.Client,
 ) -> None:
