@@ -22,6 +22,10 @@ PROGRAMS = {
         "#define for while\nusing namespace std;\nint f(int a, int b) { cout << 1; return a + b; }",
         "P",
     ),
+    ("cpp", "has macros by common words"): (
+        "#define yes return\n#define no 0\n#define T int\n#define put(x) x\n#define each 1\n"
+        "#define text 2\n#define value 3\nT f(T a, T b) { yes put(a + b); }", "P",
+    ),
     ("cpp", "switches assertions off"): (
         "#define NDEBUG\n#include <cassert>\n#undef assert\n#define assert(x)\n"
         "int f(int, int) { return 3; }", "W",
@@ -78,6 +82,26 @@ async def test_a_program_is_right_by_what_its_calls_return(
     )
     assert result.verdicts == verdicts, result
     assert result.shared == 0
+
+
+OWN_WAYS = {  # a C++ program, and an assertion that holds
+    "#define int long long\nint f(std::vector<int> a) { return a[0]; }":
+        "f(std::vector<int>({3})) == 3",
+    "std::vector<int> f() { std::ios::sync_with_stdio(false); std::cout << 1; return "
+    "std::vector<int>(3000); }": f"f() == (std::vector<int>{{{', '.join('0' * 3000)}}})",
+}  # fmt: skip
+
+
+@pytest.mark.skipif("cpp" not in languages.installed(), reason="no C++ on this machine")
+@pytest.mark.parametrize("code", OWN_WAYS)
+async def test_a_macro_of_a_keyword_or_a_buffer_of_its_own_costs_a_program_no_verdict(
+    sandbox: LocalSandbox, code: str
+) -> None:
+    code, check = f"#include <iostream>\n#include <vector>\n{code}", OWN_WAYS[code]
+    check = f"#include <cassert>\nint main() {{ assert({check}); }}"
+    result = await judge_row(sandbox, code, [check], language="cpp", compile_timeout=100.0)
+
+    assert (result.verdicts, result.shared) == ("P", 0), result
 
 
 RETURNS = {  # what a C++ function returns, and the assertion that holds

@@ -40,7 +40,7 @@ def taken_apart(check: str) -> Apart:
     if not reading.held:
         raise ValueError("nothing is asserted")
     calls = "\n".join(reading.lines)
-    main = f"int main() {{\n{calls}\npenstock_said::end();\n}}\n"
+    main = f"signed main() {{\n{calls}\npenstock_said::penstock_end();\n}}\n"
     return Apart("\n".join([_BEHIND, *lines, *reading.before, main]), tuple(reading.held))
 
 
@@ -108,7 +108,7 @@ class _Reading:
         return self._add(call, Assertion("c++", text_of([value])[1:-1]))
 
     def _add(self, call: str, held: Assertion) -> None:
-        self.lines.append(f"penstock_said::next({call});")
+        self.lines.append(f"penstock_said::penstock_next({call});")
         self.held.append(held)
 
     def call(self) -> str:
@@ -298,16 +298,8 @@ def same(found: Any, wanted: Any) -> bool:
     return type(found) not in (list, dict) and bool(found == wanted)
 
 
-# A program's macros may have any name: those that this text uses are switched off. Nothing of the
-# program is used either, nor any header that it has not included.
-_KEYWORDS = (
-    "auto bool char class const constexpr decltype double else end enum extern false first float "
-    "for if int long main namespace next operator return second short signed size sizeof static "
-    "struct template true typedef typename unsigned void volatile wchar_t while begin data std"
-)
-_BEHIND = (
-    "\n".join(f"#undef {word}" for word in _KEYWORDS.split())
-    + r"""
+# Nothing of the program is used, nor any header that it has not included.
+_SAYS = r"""
 namespace penstock_said {
 static char *text = 0;
 static unsigned long used = 0, room = 0;
@@ -424,14 +416,26 @@ template <class T> void say(const T &value) {
         put("{\"$object\":\"\"}");
     }
 }
-template <class T> void next(const T &value) {
+template <class T> void penstock_next(const T &value) {
     put(count++ ? "," : "[");
     say(value);
 }
-static void end() {
+extern "C" int penstock_flush(void *) __asm__("fflush");
+static void penstock_end() {
     put("]");
     __builtin_printf("%s%s%s", MARK, text, MARK);
+    penstock_flush(0);  // at the program's end, what std::cout holds would come in between
 }
 }
 """.replace("MARK", '"' + MARK.replace("\x1e", "\\036") + '"')
+# A program's macros may have any name: those that this text uses are switched off in it. The check
+# has them again, as it would behind the program.
+_USED = sorted(set(re.findall(r"\b(?!_|PENSTOCK)[A-Za-z]\w*", _SAYS)))
+_BEHIND = "\n".join(
+    [
+        *(f'#pragma push_macro("{name}")\n#undef {name}' for name in _USED),
+        _SAYS,
+        *(f'#pragma pop_macro("{name}")' for name in _USED),
+        "#undef main",
+    ]
 )
