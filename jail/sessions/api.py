@@ -208,7 +208,7 @@ class Process(Protocol):
         """Write to its input or terminal. What it no longer reads is dropped."""
 
     async def close_stdin(self) -> None:
-        """End the command's input."""
+        """End the command's input; a terminal's by Ctrl-D."""
 
     async def signal(self, number: int) -> None:
         """Signal its process group. Raises `SessionRefused` for a number that is no signal."""

@@ -23,6 +23,7 @@ from jail.sessions.wire import PIECE, packed
 _PAUSE = 0.01  # seconds between two reads of what nobody listens to
 _HIGH = 1 << 20  # bytes that wait for a listener before the command does
 _WORDS = 1 << 16
+_CTRL_D = b"\4\4"  # ends a terminal's input: the first may only pass on half a line
 _INPUT = 1 << 20  # bytes that wait for a command before their sender does
 
 
@@ -181,9 +182,7 @@ class Streams:
         `gone`. What the command no longer reads is dropped."""
         if self._input is None or self._input_over or not data:
             return
-        self._waiting.append(data)
-        if len(self._waiting) == 1:
-            self._feed()
+        self._put(data)
         if sum(map(len, self._waiting)) > _INPUT:
             self._room.clear()
         if not self._room.is_set():
@@ -194,9 +193,19 @@ class Streams:
                 for end in ends:
                     end.cancel()
 
+    def _put(self, data: bytes) -> None:
+        self._waiting.append(data)
+        if len(self._waiting) == 1:
+            self._feed()
+
     def end_input(self) -> None:
+        """Nothing more is written. A terminal stays open: its output comes by the same end."""
+        if self._input_over or self._input is None:
+            return
         self._input_over = True
-        if not self._waiting and "pty" not in self._ours:
+        if "pty" in self._ours:
+            self._put(_CTRL_D)
+        elif not self._waiting:
             self._close_input()
 
     def _feed(self) -> None:

@@ -215,6 +215,19 @@ async def test_a_terminal_is_one(session):
     await process.close()
 
 
+@pytest.mark.parametrize("typed", [b"", b"a line\n", b"half a line"])
+async def test_the_input_of_a_terminal_ends(session, typed):
+    async with asyncio.timeout(WITHIN):
+        ran = await session.run(sh("cat; exit 5", terminal=Terminal()), stdin=typed)
+        assert ran.exit.code == 5
+        assert ran.stdout.replace(b"\r\n", b"\n") == typed * 2, "echoed, and said by cat"
+        process = await session.start(sh("cat; exit 6", terminal=Terminal()))
+        await process.write(typed)
+        await process.close_stdin()
+        assert (await process.wait()).code == 6
+        await process.close()
+
+
 async def test_a_terminal_is_resized_and_interrupts(session):
     words = "trap 'stty size' WINCH; trap 'exit 7' INT; echo ready; while :; do sleep 0.05; done"
     process = await session.start(sh(words, terminal=Terminal()))
