@@ -79,14 +79,17 @@ class Boxes:
         self._repeated: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def create(self, wanted: Mapping[str, Any], repeats: str = "") -> Box:
-        """A request that repeats an earlier one, by its key, gets what that one has made."""
+        """A request that repeats an earlier one, by its key, gets what that one has made, if it
+        lives."""
         if not repeats:
             return await self._created(wanted, *_new())
         name, token = _new(repeats)
         turn = self._repeated.setdefault(name, asyncio.Lock())
         async with turn:
             with contextlib.suppress(BoxGone):
-                return await self.find(name)
+                if await lives(known := await self.find(name)):
+                    return known
+                self.forget(name)
             return await self._created(wanted, name, token)
 
     async def _created(self, wanted: Mapping[str, Any], name: str, token: str) -> Box:

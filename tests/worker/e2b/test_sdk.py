@@ -247,6 +247,28 @@ def test_a_repeated_create_makes_one_sandbox(server):
     assert Sandbox.connect(made[0]["sandboxID"], **server.options).kill()
 
 
+def test_a_create_with_the_key_of_a_sandbox_that_has_ended_makes_another(server):
+    key = {"x-api-key": server.options["api_key"]}
+    headers = key | {"idempotency-key": uuid.uuid4().hex}
+
+    def made(timeout: int) -> str:
+        wanted = {"templateID": "base", "timeout": timeout}
+        answer = patient.post(f"{server.url}/sandboxes", headers=headers, json=wanted, timeout=60)
+        return answer.json()["sandboxID"]
+
+    def listed(box: str) -> bool:
+        found = patient.get(f"{server.url}/sandboxes", headers=key).json()
+        return box in [one["sandboxID"] for one in found]
+
+    first, deadline = made(1), time.monotonic() + 100
+    while listed(first):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)  # nothing says that it has ended to who does not ask it
+    again = made(60)
+    assert listed(again)
+    assert Sandbox.connect(again, **server.options).kill()
+
+
 def test_more_metadata_than_a_list_can_show_is_refused(server):
     with pytest.raises(SandboxException, match="metadata has more than"):
         Sandbox.create(metadata={"a": "x" * 20_000}, **server.options)
