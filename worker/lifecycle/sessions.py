@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as NoAnswer
 
 from ground.process import aside, on_process_loop
 from ground.redis.connect import connect_async
@@ -121,8 +123,8 @@ class Sessions:
         try:
             async with asyncio.timeout(turn.seconds + 0.05):
                 await client.xread({registry.opening_ended(turn.name): "0"}, block=0)
-        except TimeoutError:
-            return
+        except (TimeoutError, NoConnection, NoAnswer):
+            return  # the registry is asked again, and is patient with a Redis that is away
         finally:
             await client.aclose()
 

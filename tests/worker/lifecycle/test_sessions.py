@@ -1,10 +1,12 @@
 """Sessions by instance id: opened once, used from anywhere, ended when they idle."""
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
 
+from ground import connect
 from jail.errors import SandboxUnfit
 from tests.harness import killing
 from tests.worker.lifecycle.cloud import CloudProvider
@@ -58,6 +60,34 @@ async def test_who_waits_for_an_opener_that_fails_opens_it_himself(lifecycle, cl
             assert await sandbox.is_alive()
     with pytest.raises(Exception, match="no capacity"):
         await failing
+
+
+async def test_who_waits_for_an_opener_outlasts_a_cut_connection(private_redis, cloud, monkeypatch):
+    server, go_on = private_redis(aof=False), asyncio.Event()
+    life = SandboxLifecycle(server.url, cloud.provider, run="test", settings=quick())
+
+    async def later(spec, **given):
+        await go_on.wait()
+        return await life.start(spec, **given)
+
+    async def turn() -> str:
+        async with life.session("s") as sandbox:
+            return sandbox.name
+
+    def waiting() -> list[str]:
+        return [one["id"] for one in client.client_list() if one["cmd"] == "xread"]
+
+    monkeypatch.setattr(life._sessions, "_start", later)
+    with contextlib.closing(connect(server.url)) as client:
+        turns = [asyncio.create_task(turn()) for _ in range(2)]
+        await until(waiting)
+        (cut,) = waiting()
+        client.client_kill_filter(_id=cut)
+        await until(lambda: waiting() not in ([], [cut]) or any(one.done() for one in turns))
+        go_on.set()
+        async with asyncio.timeout(100):
+            assert len(set(await asyncio.gather(*turns))) == 1
+    life.registry.close()
 
 
 async def test_an_opener_that_is_killed_gives_way(private_redis, cloud):
