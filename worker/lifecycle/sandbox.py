@@ -92,8 +92,7 @@ class OpenSandbox:
                 126, stderr=b"a command has no zero bytes\n", refused="not_executable"
             )
         check_number("timeout", timeout)
-        given = stdin.encode() if isinstance(stdin, str) else stdin
-        command = Command(list(argv), timeout, cwd, dict(env or {}), given)
+        command = Command(list(argv), timeout, cwd, dict(env or {}), _as_bytes("its input", stdin))
 
         async def work() -> ExecResult:
             async with asyncio.timeout(timeout + _SPARE):
@@ -113,10 +112,7 @@ class OpenSandbox:
 
     async def write_file(self, path: str, content: bytes | str) -> None:
         """Make or replace a file, and the folders above it. Raises as `open` does."""
-        try:
-            data = content.encode() if isinstance(content, str) else content
-        except UnicodeEncodeError as problem:
-            raise FileRefused(errno.EINVAL, f"the text is no UTF-8: {problem}", path) from None
+        data = _as_bytes(path, content)
         await self._asked(lambda: self._provider.write_file(self.ref, path, data))
 
     async def is_alive(self) -> bool:
@@ -141,6 +137,13 @@ class OpenSandbox:
     def sync(self) -> "SyncSandbox":
         """A face of the sandbox for code that blocks."""
         return SyncSandbox(self)
+
+
+def _as_bytes(what: str, content: bytes | str) -> bytes:
+    try:
+        return content.encode() if isinstance(content, str) else content
+    except UnicodeEncodeError as problem:
+        raise FileRefused(errno.EINVAL, f"the text is no UTF-8: {problem}", what) from None
 
 
 class SyncSandbox:

@@ -69,6 +69,8 @@ async def test_a_command_that_cannot_be_is_no_failure_of_its_sandbox(real_redis,
             assert (ended.exit_code, ended.refused) == (126, "not_executable")
         with pytest.raises(FileRefused, match="no UTF-8"):
             await sandbox.write_file("file", "\ud800")
+        with pytest.raises(FileRefused, match=r"no UTF-8.*'its input'"):
+            await sandbox.exec(["cat"], stdin="\ud800")
         assert (await sandbox.exec(["true"])).exit_code == 0
 
 
