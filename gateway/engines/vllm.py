@@ -184,8 +184,8 @@ class PlainVllm(Vllm):
         self, ids: Sequence[int], chat: Chat, params: Mapping[str, Any], rid: str
     ) -> Part:
         body = {
-            **params, "request_id": rid, "model": self.model, "prompt": list(ids), "logprobs": 1,
-            "return_token_ids": True, "stream": True,
+            **params, **chat.constraints, "request_id": rid, "model": self.model,
+            "prompt": list(ids), "logprobs": 1, "return_token_ids": True, "stream": True,
         }  # fmt: skip
         return await self._sampled("/v1/completions", body)
 

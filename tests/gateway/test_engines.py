@@ -177,6 +177,14 @@ async def test_a_vllm_without_its_endpoints_is_refused_with_what_to_do() -> None
         await engine.aclose()
 
 
+async def test_a_vllm_without_its_endpoints_is_bound_to_a_schema_too() -> None:
+    shape = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}}}
+    async with probed(plain) as (engine, scripted):
+        chat = Chat([ASK], constraints={"response_format": shape})
+        await generated(engine, (await engine.render(chat)).ids, chat)
+        assert scripted.log[-1].body["response_format"] == shape
+
+
 @every_face
 async def test_a_beginning_that_comes_twice_is_refused(face: Face) -> None:
     """Edge 25: the template writes the beginning, and the tokenizer adds one."""
