@@ -14,7 +14,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
@@ -327,7 +327,7 @@ class Turns:
         ended = part.ids[-1:] == list(self._pool.first.tail.close[:1])
         stop = None
         if part.finish == "stop" and not ended:
-            answer, stop = _cut(answer, question.stops)
+            answer, stop = _cut(answer, _stops(session.sampling, question))
         finish = "tool_calls" if answer.calls and part.finish == "stop" else part.finish
         tokens: tuple[tuple[int, float | None], ...] = ()
         if question.logprobs:
@@ -472,13 +472,17 @@ def _params(sampling: Mapping[str, Any], question: Question) -> dict[str, Any]:
     """The session's, and the agent's stops. Nothing set means the model's own distribution."""
     params: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
     params |= {name: value for name, value in sampling.items() if name not in _NOT_SAMPLING}
-    stops = [*params.get("stop", ()), *question.stops]
-    if stops:
+    if stops := _stops(sampling, question):
         params["stop"] = stops
     return params
 
 
-def _cut(answer: Answer, stops: tuple[str, ...]) -> tuple[Answer, str | None]:
+def _stops(sampling: Mapping[str, Any], question: Question) -> list[str]:
+    """The texts that end an answer: the session's, and the agent's."""
+    return [*sampling.get("stop", ()), *question.stops]
+
+
+def _cut(answer: Answer, stops: Sequence[str]) -> tuple[Answer, str | None]:
     """The answer up to the text that ended it, which its tokens keep."""
     found = [(answer.content.index(stop), stop) for stop in stops if stop in answer.content]
     if not found:

@@ -433,6 +433,17 @@ async def test_a_stop_string_is_cut_from_the_text_and_stays_in_the_ids(
         await is_one_row(agent, here)
 
 
+async def test_a_stop_string_of_the_session_is_cut_from_the_text_too(
+    real_redis: ground.Client,
+) -> None:
+    async with world(real_redis, ScriptedVllm(model=always("one two three four five"))) as here:
+        agent = await here.open(sampling={"stop": ["four"]})
+        assert (await agent.says("hello", stop=["five"]))["content"] == "one two three "
+        assert "four" in decode((await agent.calls())[1].out)
+        await agent.says("go on")
+        await is_one_row(agent, here)
+
+
 @every_wire
 async def test_an_empty_answer_is_a_turn_with_one_token(
     real_redis: ground.Client, face: Face
