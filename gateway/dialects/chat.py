@@ -245,15 +245,16 @@ def events(question: Question, reply: Reply) -> Iterator[bytes]:
     yield event(head | {"choices": [_delta(first)]})
     if reasoning := said.get("reasoning_content"):
         yield event(head | {"choices": [_delta({"reasoning_content": reasoning})]})
+    last = _delta({}, reply.finish)
+    content = _delta({"content": reply.answer.content})
+    if question.logprobs:
+        (content if reply.answer.content else last)["logprobs"] = _logprobs(reply)
     if reply.answer.content:
-        chunk = _delta({"content": reply.answer.content})
-        if question.logprobs:
-            chunk["logprobs"] = _logprobs(reply)
-        yield event(head | {"choices": [chunk]})
+        yield event(head | {"choices": [content]})
     if reply.answer.calls:
         calls = [{"index": n, **call} for n, call in enumerate(said["tool_calls"])]
         yield event(head | {"choices": [_delta({"tool_calls": calls})]})
-    yield event(head | {"choices": [_delta({}, reply.finish)]})
+    yield event(head | {"choices": [last]})
     if question.usage:
         yield event(head | {"choices": [], "usage": _usage(reply)})
     yield event("[DONE]")

@@ -869,6 +869,18 @@ async def test_log_probabilities_are_given_if_they_are_asked_for(one: World) -> 
     assert [each["token"] for each in given] == [f"token_id:{token}" for token in done.sampled]
 
 
+@pytest.mark.parametrize("words", ["", "I look."])
+async def test_a_stream_gives_the_log_probabilities_of_an_answer_that_only_calls_tools_too(
+    one: World, words: str
+) -> None:
+    one.engine.model = always(f'{words}<tool_call>{{"name": "sh", "arguments": {{}}}}</tool_call>')
+    agent = await one.open()
+    streamed = await agent.chat([user("look")], tools=TOOLS, logprobs=True, stream=True)
+    choices = [chunk["choices"][0] for chunk in events_of(streamed.text)[:-1]]
+    (given,) = [choice["logprobs"]["content"] for choice in choices if choice["logprobs"]]
+    assert [each["logprob"] for each in given] == one.engine.log[0].logprobs
+
+
 # Limits
 
 
