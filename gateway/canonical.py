@@ -57,9 +57,15 @@ def arguments_of(said: Any) -> str:
     if not isinstance(said, str):
         return canonical_json(said)
     try:
-        return canonical_json(json.loads(said or "{}"))
+        return canonical_json(json.loads(said or "{}", parse_float=_number))
     except (ValueError, RecursionError):
         return said
+
+
+def _number(said: str) -> float:
+    """A whole number is one without its point too: JavaScript writes 5.0 as 5."""
+    number = float(said)
+    return int(number) if number.is_integer() and abs(number) < 1e21 else number
 
 
 def digest(body: Any) -> bytes:

@@ -66,6 +66,14 @@ def test_arguments_with_other_order_blanks_and_escapes_are_the_same() -> None:
     assert hashes(USER, one) == hashes(USER, other)
 
 
+def test_a_whole_number_is_the_same_with_a_point_and_without() -> None:
+    """JavaScript reads 5.0 and writes 5."""
+    written, echoed = '{"a":5.0,"b":[1e2,-0.0,0.5],"c":1e20}', '{"a":5,"b":[100,0,0.5],"c":1e20}'
+    one = calling("sh", arguments=written)
+    assert hashes(USER, one) == hashes(USER, calling("sh", arguments=echoed))
+    assert hashes(USER, one) != hashes(USER, calling("sh", arguments=written.replace("5.0", "5.1")))
+
+
 def test_ids_of_tools_are_no_part_of_a_conversation_and_results_stand_by_their_calls() -> None:
     a, b = Message("tool", "A", answers="a"), Message("tool", "B", answers="b")
     x, y = Message("tool", "A", answers="x"), Message("tool", "B", answers="y")
