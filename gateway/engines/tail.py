@@ -119,7 +119,7 @@ class Tail:
                 return None
             longer = [
                 {"role": "system", "content": "s"}, _QUESTION, _said("Yes, and so on", "hm"),
-                *_dummy(tail, calls=len(tail)),
+                *_dummy(tail, calls=len(tail), name="find"),
             ]  # fmt: skip
             mark = await self._mark(longer, (_TOOL,), kwargs)
             whole = await _ids(render, [*longer, *tail], kwargs, (_TOOL,))
@@ -134,12 +134,14 @@ class Tail:
         return ids[-len(self.close) - _CONTEXT :]
 
 
-def _dummy(tail: Sequence[Mapping[str, Any]], calls: int = 1) -> list[dict[str, Any]]:
+def _dummy(
+    tail: Sequence[Mapping[str, Any]], calls: int = 1, name: str = "look"
+) -> list[dict[str, Any]]:
     """The shortest conversation that such a tail may follow."""
     if tail[0]["role"] != "tool":
         return [_QUESTION, _said("b")]
     ids = [message.get("tool_call_id", "") for message in tail[:calls]]
-    function = {"name": "look", "arguments": '{"at": "b"}'}
+    function = {"name": name, "arguments": '{"at": "b"}'}
     called = [{"id": each, "type": "function", "function": function} for each in ids]
     return [_QUESTION, {"role": "assistant", "content": "", "tool_calls": called}]
 

@@ -144,6 +144,8 @@ async def test_a_template_that_looks_back_is_rendered_whole(face: Face) -> None:
     async with probed(face, template=Template(counts_turns=True)) as (engine, _):
         assert engine.tail.renders == []
         assert await engine.tail.render(Chat([ASK, {"role": "assistant"}, ASK]), 2) is None
+    async with probed(face, template=Template(names_results=True)) as (engine, _):
+        assert engine.tail.renders == ["user", "system"]
     async with probed(face, template=Template(moves_tools=True)) as (engine, _):
         assert engine.tail.renders == ["tool", "system"]
 

@@ -152,6 +152,8 @@ class Template:
     """The prompt of the next turn ends with <think>, as for models that always think."""
     counts_turns: bool = False
     """Each turn says its number: what a turn looks like depends on those before it."""
+    names_results: bool = False
+    """A result has the name of the tool that was called last, as gpt-oss has it."""
     moves_tools: bool = False
     """The tools stand before the last question of a user, as Mistral has them."""
 
@@ -168,6 +170,7 @@ class Template:
         asked = [place for place, each in enumerate(messages) if each["role"] == "user"]
         last = asked[-1] if asked else -1
         text = "<s>" if self.bos else ""
+        called = ""
         listed = "".join("\n" + json.dumps(tool) for tool in tools or ())
         if tools and not self.moves_tools:
             lead = _text(messages[0]) if messages and messages[0]["role"] == "system" else ""
@@ -177,6 +180,8 @@ class Template:
             match message["role"]:
                 case "assistant":
                     said = self._assistant(message, thinks=not self.strips or place > last)
+                    for call in message.get("tool_calls") or ():
+                        called = f" {call['function']['name']}" if self.names_results else ""
                     final = continue_final_message and place == len(messages) - 1
                     text += f"<|im_start|>assistant{number}\n{said}"
                     text += "" if final else "<|im_end|>\n"
@@ -184,7 +189,7 @@ class Template:
                     first = not place or messages[place - 1]["role"] != "tool"
                     ends = place + 1 == len(messages) or messages[place + 1]["role"] != "tool"
                     text += f"<|im_start|>user{number}" if first else ""
-                    text += f"\n<tool_response>\n{_text(message)}\n</tool_response>"
+                    text += f"\n<tool_response>{called}\n{_text(message)}\n</tool_response>"
                     text += "<|im_end|>\n" if ends else ""
                 case "system" if place == 0 and tools and not self.moves_tools:
                     pass
