@@ -195,6 +195,9 @@ def _message(message: MessageBody, place: int) -> tuple[dict[str, Any], Message]
         content = "\n".join(_part(part, where) for part in content)
     extra = extra_of(message.model_extra or {})
     sent: dict[str, Any] = {"role": role, "content": content}
+    name = (message.model_extra or {}).get("name")
+    if name and role != "assistant":
+        sent["name"] = name
     refuse(bool(message.tool_calls) and role != "assistant", where, f"a {role} calls no tools")
     if role == "tool":
         answers = message.tool_call_id or ""
@@ -202,8 +205,6 @@ def _message(message: MessageBody, place: int) -> tuple[dict[str, Any], Message]
             role, content, answers=answers, extra=extra
         )
     if role != "assistant":
-        if name := (message.model_extra or {}).get("name"):
-            sent["name"] = name
         return sent, Message(role, content, extra=extra)
     calls = [(c.id, c.function.name, c.function.arguments) for c in message.tool_calls or ()]
     if calls:

@@ -12,7 +12,7 @@ import pytest
 
 import ground
 from gateway.calls import UNKNOWN_VERSION, Sent, State
-from gateway.dialects import messages
+from gateway.dialects import chat, messages
 from gateway.dialects.dialect import Reply
 from gateway.engines.models import Answer, ToolUse
 from tests.gateway.scripted.engine import Fault, ScriptedEngine
@@ -747,6 +747,12 @@ async def test_the_dialect_may_change_within_a_session(
         answer = await agent.messages(asked, tools=tools)
         assert answer.status_code == 200, answer.text
         assert len((await agent.rows()).rows) == 1
+
+
+def test_an_engine_reads_the_name_of_a_tools_result() -> None:
+    result = {"role": "tool", "tool_call_id": "c", "name": "sh", "content": "done"}
+    asked = {"model": "m", "messages": [user("look"), result]}
+    assert chat.read(asked).chat.messages[-1] == result
 
 
 @pytest.mark.parametrize("dialect", ["chat", "messages"])
