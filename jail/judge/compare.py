@@ -61,7 +61,7 @@ def _may_be(compare: Compare, begun: bytes, expected: bytes) -> bool:
         case "lines" | "decimals":
             if compare.rule == "decimals":
                 begun, expected = begun.lstrip(), expected.lstrip()
-            begun, expected = begun.lstrip(b"\r\n"), expected.lstrip(b"\r\n")
+            begun, expected = _without_empty(begun), _without_empty(expected)
             ours, theirs = begun.split(b"\n")[:-1], expected.split(b"\n")
             beginning = b"\n".join(theirs[: len(ours)])
             return accepts(compare, b"\n".join(ours), [beginning])
@@ -82,7 +82,13 @@ def _lines(printed: bytes, expected: bytes) -> bool:
 
 
 def _trimmed(text: bytes) -> list[bytes]:
-    return [line.rstrip() for line in text.rstrip().lstrip(b"\r\n").split(b"\n")]
+    return [line.rstrip() for line in _without_empty(text).rstrip().split(b"\n")]
+
+
+def _without_empty(text: bytes) -> bytes:
+    """The text from its first line on that has more than spaces."""
+    first = len(text) - len(text.lstrip())
+    return text[text.rfind(b"\n", 0, first) + 1 :]
 
 
 def _decimals(printed: bytes, expected: bytes) -> bool:

@@ -21,6 +21,7 @@ ACCEPTED = [
     ("ends", b"\n", b""),
     ("lines", b"a  \r\nb\n\n", b"a\nb"),
     ("lines", b"a\n", b"\n\r\na\n"),
+    ("lines", b" \t\n\n  a\n", b"  a\n"),
     ("lines", b"\xff \n", b"\xff"),
     ("decimals", b"1.0 2\n", b"1 2.00"),
     ("decimals", b" a b \n", b"a b"),
