@@ -163,7 +163,7 @@ def _same(compare: Compare, found: Any, wanted: Any, *, top: bool = False) -> bo
         if not isinstance(found, list | tuple) or len(found) != len(wanted):
             return False
         if top and compare.rule == "unordered":
-            found, wanted = (sorted(each, key=repr) for each in (found, wanted))
+            found, wanted = (sorted(each, key=_in_order) for each in (found, wanted))
         return all(_same(compare, *each) for each in zip(found, wanted, strict=True))
     if isinstance(wanted, dict):
         if not isinstance(found, dict) or len(found) != len(wanted):
@@ -173,6 +173,18 @@ def _same(compare: Compare, found: Any, wanted: Any, *, top: bool = False) -> bo
             _same(compare, found[key], item) for key, item in wanted.items()
         )
     return not isinstance(found, Other) and type(found) is type(wanted) and found == wanted
+
+
+def _in_order(value: Any) -> str:
+    """A text by which values are sorted: the same for all that are the same as JSON means it."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_in_order, value))}]"
+    if isinstance(value, dict):
+        pairs = sorted((key, _in_order(item)) for key, item in _by_text(value).items())
+        return f"{{{pairs}}}"
+    if isinstance(value, float) and value.is_integer():
+        return repr(int(value))
+    return repr(value)
 
 
 def _same_number(compare: Compare, found: float, wanted: float) -> bool:

@@ -65,6 +65,9 @@ def test_a_list_may_be_unordered() -> None:
 
     assert are_right(anyhow, wanted, found([[3], [2, 1]]))
     assert not are_right(anyhow, wanted, found([[3], [1, 2]]))
+    rows = [Wanted("row", (b'[{"a": 1, "b": 2}, {"a": 0, "b": 9.0}]',))]
+    assert are_right(anyhow, rows, found([{"b": 9, "a": 0}, {"b": 2, "a": 1}]))
+    assert not are_right(anyhow, rows, found([{"b": 9, "a": 1}, {"b": 2, "a": 0}]))
 
 
 @pytest.mark.parametrize(
