@@ -318,7 +318,7 @@ class Session(Protocol):
 
     async def fork(self, request: SessionRequest) -> "Session":
         """A new session with a copy of this one's files, from the same image; its processes are
-        not copied."""
+        not copied. Its environment is this one's, then the request's."""
 
     async def end(self) -> None:
         """End it, and know that nothing of it is left. One that has ended is ended."""

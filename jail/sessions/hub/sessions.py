@@ -74,6 +74,8 @@ class KeptSessions:
         """Open a session in a task of its own, which is cancelled to end what is being opened."""
         limits = check_request(about, self._jails, self._limits)
         self._way_out.check(about["network"])
+        if parent:
+            about["env"] = {**parent.about["env"], **about["env"]}
         name = about["name"] = about["name"] or f"session-{uuid.uuid4().hex[:16]}"
         if self._closing:
             raise SessionGone(f"hub {self._hub} ends; ask again")

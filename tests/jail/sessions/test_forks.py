@@ -101,6 +101,18 @@ async def tree(session: Session, top: str = "/tmp/w") -> dict[str, tuple[object,
     return found
 
 
+async def test_a_fork_has_the_environment_of_its_parent_and_then_its_own(
+    sessions: LocalSessions,
+) -> None:
+    for image in IMAGES:
+        parent = await sessions.open(SessionRequest(image=image, env={"A": "old", "B": "old"}))
+        child = await parent.fork(SessionRequest(env={"B": "new"}))
+        grandchild = await fork(child)
+        assert await said(grandchild, "echo $A $B") == "old new\n"
+        assert await said(parent, "echo $A $B") == "old old\n"
+        await end(parent, child, grandchild)
+
+
 async def test_forks_share_what_was_written_and_nothing_after(session: Session) -> None:
     await session.write("/tmp/large", bytes(range(256)) * (8 << 12))
     await session.write("/tmp/small", b"before")

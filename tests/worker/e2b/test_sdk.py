@@ -567,6 +567,13 @@ def test_signed_addresses_need_no_header(server, box):
 # Forks
 
 
+def test_a_fork_has_the_variables_of_its_sandbox(server):
+    with Sandbox.create(timeout=60, envs={"GREETING": "hello"}, **server.options) as box:
+        (name,) = server.fork(box.sandbox_id, 1)
+        with Sandbox.connect(name, **server.options) as child:
+            assert child.commands.run("echo $GREETING").stdout == "hello\n"
+
+
 def test_a_fork_has_the_files_and_not_the_processes(server, box):
     box.files.write("/tmp/state", "before")
     box.commands.run("sleep 1000", background=True, timeout=0)
