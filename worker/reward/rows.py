@@ -13,10 +13,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast
 
 from jail.errors import RequestRefused
+from jail.inside.values import plain, text_of
 from jail.judge.asking import JudgeOptions, request_here
+from jail.judge.compare import accepts
 from jail.judge.completion import language_named
 from jail.judge.formats import Cases, read_cases
 from jail.judge.models import VERDICTS, Checker, Compare, JudgeRequest, JudgeResult, Rule
+from jail.judge.suite import case_of
+from jail.judge.values import Wanted, are_right, value_in
 from jail.models import OUTPUT_LIMIT
 from worker.place import Place
 
@@ -30,7 +34,7 @@ _SOLUTIONS_IN = (
     "solutions", "canonical_solution", "gold_standard_solution", "reference_solution", "solution",
     "reference", "code",
 )  # fmt: skip
-_CODECONTESTS = {2: "cpp", 3: "python", 4: "java"}
+_CODECONTESTS = {"2": "cpp", "3": "python", "4": "java"}
 _ODD = {
     "nothing": b"", "a word": b"abc\n", "nan": b"nan\n", "a number beyond floats": b"1e400\n",
     "5,000 digits": b"9" * 5000 + b"\n", "bytes that are no text": b"\xff\xfe\n", "a zero": b"\0\n",
@@ -103,7 +107,7 @@ def rows_of(text: str) -> list[Any]:
     """The rows of a file: JSON Lines, a JSON list of rows, or one row. Raises `RequestRefused`."""
     try:
         whole = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return [*_lines_of(text)]
     if not isinstance(whole, list):
         return [whole]
@@ -119,7 +123,7 @@ def _lines_of(text: str) -> Iterator[Any]:
         if line.strip():
             try:
                 yield json.loads(line)
-            except ValueError as wrong:
+            except (ValueError, RecursionError) as wrong:
                 raise RequestRefused(f"line {number} is not JSON: {wrong}") from None
 
 
@@ -157,7 +161,7 @@ def _at(row: Any, path: str) -> Any:
         if isinstance(row, str):
             try:
                 row = json.loads(row)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return None
         row = row.get(name) if isinstance(row, Mapping) else None
     return row
@@ -235,13 +239,16 @@ def _solutions(found: Any, language: str) -> Iterator[Reference]:
         if found.lstrip().startswith("["):
             try:
                 found = json.loads(found)
-            except ValueError:
+            except (ValueError, RecursionError):
                 found = [found]
         else:
             found = [found]
     if isinstance(found, Mapping):  # CodeContests': lists side by side
-        pairs = zip(found.get("language") or (), found.get("solution") or (), strict=False)
-        found = [{"language": _CODECONTESTS.get(one, one), "code": code} for one, code in pairs]
+        lists = (found.get(name) for name in ("language", "solution"))
+        pairs = zip(*(each if isinstance(each, list) else () for each in lists), strict=False)
+        found = [
+            {"language": _CODECONTESTS.get(str(one), one), "code": code} for one, code in pairs
+        ]
     for each in found if isinstance(found, Sequence) else ():
         if isinstance(each, str) and each.strip():
             yield Reference(each, language)
@@ -264,11 +271,11 @@ def _look_at_cases(report: RowReport, cases: Cases, request: JudgeRequest) -> No
     several = sum(isinstance(case.expected, list) for case in cases.cases)
     if several and not cases.function:
         report.add("note", "several_answers", f"{several} cases accept several answers")
-    answers: dict[str, set[str]] = {}
+    answers: dict[str, set[tuple[bytes, ...]]] = {}
     for case in cases.cases:
-        if case.expected is not None:
-            answers.setdefault(case.input, set()).add(json.dumps(case.expected))
-    if clash := sum(len(found) > 1 for found in answers.values()):
+        if (expected := case_of(case).expected) is not None:
+            answers.setdefault(case.input, set()).add(expected)
+    if clash := sum(len(one) > 1 and not _agree(request, one) for one in answers.values()):
         report.add(
             "error" if rule != "checker" else "note", "contradiction",
             f"{clash} inputs have more than one expected output",
@@ -282,6 +289,19 @@ def _look_at_cases(report: RowReport, cases: Cases, request: JudgeRequest) -> No
         report.add("note", "long_output", f"{longest:,} characters are expected of a program")
     if broken := [at for at, case in enumerate(cases.cases) if _does_not_compile(request, case)]:
         report.add("error", "check_broken", f"the check of case {broken[0]} is no Python")
+
+
+def _agree(request: JudgeRequest, wanted: set[tuple[bytes, ...]]) -> bool:
+    """Whether one of the answers is right for all cases that want these."""
+
+    def is_right(answer: bytes, accepted: tuple[bytes, ...]) -> bool | None:
+        if not request.function or not request.judges_values:
+            return accepts(request.compare, answer, accepted)
+        returned = text_of([plain(value_in(answer))])
+        return are_right(request.compare, [Wanted("row", accepted)], returned)
+
+    answers = {answer for accepted in wanted for answer in accepted}
+    return any(all(is_right(answer, each) for each in wanted) for answer in answers)
 
 
 def _does_not_compile(request: JudgeRequest, case: Any) -> bool:

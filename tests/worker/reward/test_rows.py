@@ -44,6 +44,21 @@ ROWS: dict[str, tuple[Any, set[str], bool]] = {  # a row, what is found, and whe
         row(("3", "9"), ("3", "8"), solution=SQUARE),
         {"contradiction", "no_reference_passes"}, True,
     ),
+    "one input twice, its output in two spellings": (
+        row(("3", "9\n"), ("3", "9"), solution=SQUARE), set(), False,
+    ),
+    "one call twice, its value in two spellings": (
+        row(("[3]", "[9]"), ("[3]", "[9.0 ]"), fn_name="f", solution="def f(a): return [9]"),
+        set(), False,
+    ),
+    "one input twice, with an answer in common": (
+        {"cases": [{"input": "3", "expected": each} for each in ("9", ["8", "9"])],
+         "solution": SQUARE},
+        {"several_answers"}, False,
+    ),
+    "solutions that are none": (
+        row(("3", "9"), solutions={"language": 3, "solution": 7}), set(), False,
+    ),
     "nothing expected": (row(("3", ""), solution="input()"), {"nothing_expected"}, True),
     "no solution passes": (row(("3", "8"), solution=SQUARE), {"no_reference_passes"}, True),
     "one solution fails": (
@@ -129,6 +144,12 @@ async def test_cases_and_solutions_may_be_named() -> None:
     assert (report.findings, report.passed) == ([], 1)
     missing = await checked(given, cases_in="a.x")
     assert missing.findings[0].text == "the row has no a.x"
+
+
+@pytest.mark.parametrize("before", ["", '{"inputs": ["3"]}\n'])
+def test_a_file_that_is_nested_too_deeply_is_refused_by_its_line(before: str) -> None:
+    with pytest.raises(RequestRefused, match=f"line {1 + bool(before)} is not JSON"):
+        rows_of(before + "[" * 100_000)
 
 
 def test_a_file_is_rows_a_line_or_a_list_of_rows_or_one_row() -> None:
