@@ -305,11 +305,14 @@ class _CallOutcome:
         self.value: Any = None
 
     def read(self, words: bytes, end: Exit) -> None:
-        """Read the outcome. Raises what `open` would have raised, or `SessionTrouble` if the call
-        was ended. A program that killed or stopped it is an `InterruptedError`."""
+        """Read the outcome. Raises what `open` would have raised, `SessionGone` if its session
+        ended, or `SessionTrouble` if the call was ended. A program that killed or stopped it is an
+        `InterruptedError`."""
         if not words and end.signal and not end.why:
             why = "a program in its session killed or stopped what was to do this"
             raise InterruptedError(errno.EINTR, why, self._about)
+        if not words and end.why == "session_ended":
+            raise SessionGone(f"{self._about}: its session ended during the call. Open a new one")
         if not words:
             raise SessionTrouble(f"{self._about}: the call was ended, {end.why or end}")
         said = json.loads(words)

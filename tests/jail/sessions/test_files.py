@@ -103,6 +103,31 @@ async def test_a_stream_that_breaks_off_is_an_error(session):
     assert await sh(session, "echo well") == b"well\n"
 
 
+async def test_a_call_whose_session_ends_says_that_it_is_gone(sessions):
+    session, watched = await sessions.open(SessionRequest()), asyncio.Event()
+
+    async def follow() -> None:
+        async with contextlib.aclosing(session.watch(".")) as changes:
+            async for _ in changes:
+                watched.set()
+
+    following, asked = asyncio.create_task(follow()), asyncio.Event()
+
+    async def content() -> AsyncIterator[bytes]:
+        yield b"half"
+        asked.set()
+        await asyncio.Event().wait()
+
+    writing = asyncio.create_task(session.write("file", content()))
+    async with asyncio.timeout(WITHIN):
+        await asked.wait()
+        await watched.wait()
+        await session.end()
+        for call in (writing, following):
+            with pytest.raises(SessionGone, match="its session ended during the call"):
+                await call
+
+
 async def test_folders_deeper_than_any_path_are_removed_and_listed_so_far(session):
     nest = """
 import os
