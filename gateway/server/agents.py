@@ -133,7 +133,7 @@ class Agents:
                 self._turns.answer(
                     session, question, digest, way.dialect.NAME,
                     retry=retried.isdigit() and retried.strip(b"0") != b"",
-                    key=headers.get(b"idempotency-key", b"").decode("latin-1")[:256],
+                    key=headers.get(b"idempotency-key", b"").decode("latin-1"),
                     trace="" if b"traceparent" in headers else session.trace,
                 )
             )  # fmt: skip

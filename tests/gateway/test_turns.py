@@ -194,6 +194,14 @@ async def test_a_key_of_one_body_is_refused_with_another(one: World) -> None:
     assert "Idempotency-Key" in other.json()["error"]["message"]
 
 
+async def test_keys_that_only_begin_alike_are_two_samples(one: World) -> None:
+    agent = await one.open()
+    for end in "12":
+        answer = await agent.chat([user("hello")], _idempotency_key="k" * 300 + end)
+        assert answer.status_code == 200
+    assert len(one.engine.log) == 2
+
+
 # Answers that end early
 
 
