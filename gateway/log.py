@@ -51,6 +51,9 @@ _OPEN, _BEGIN, _IDS, _COMMIT, _FREEZE, _FINALIZE, _SWEEP = (
     load_script("gateway", name, "full")
     for name in ("open", "begin", "ids", "commit", "freeze", "finalize", "sweep")
 )
+KEY_LENGTH = 35
+"""The characters of a session's key."""
+
 _PACKED = 0.6  # a record's bytes in those of its item: base64, and room for masks
 _LONGEST_ANSWER = 64 * 1024
 _MOST_FOUND = 50_000

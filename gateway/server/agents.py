@@ -35,7 +35,7 @@ from gateway.errors import (
     SessionsFull,
     SessionUnknown,
 )
-from gateway.log import Session, SessionLog
+from gateway.log import KEY_LENGTH, Session, SessionLog
 from gateway.metrics import Tally
 from gateway.settings import GatewaySettings
 from gateway.turn import Answered, Turns
@@ -105,15 +105,17 @@ class Agents:
         return partial(handle, self)
 
     async def _session(self, scope: Scope, key: str) -> Session:
-        """The session whose key it is. A key in the path counts, and another session's beside it is
-        refused."""
+        """The session whose key it is. A key in the path counts before those in headers. Another
+        session's beside it is refused."""
         shown = list(_keys(scope))
         if not key and not shown:
             raise _Refusal(
                 Fault(401, "a session's key is needed: as the API key, or in the URL, /s/KEY/v1")
             )
-        session = await self._log.find(key or shown[0])
-        if key and any(len(other) == len(key) and other != key for other in shown):
+        # A client may have a key of its provider's beside it, which it sends in another header.
+        key = key or next((each for each in shown if len(each) == KEY_LENGTH), shown[0])
+        session = await self._log.find(key)
+        if any(len(other) == len(key) and other != key for other in shown):
             raise SessionUnknown
         return session
 

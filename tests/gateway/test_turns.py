@@ -629,7 +629,22 @@ async def test_the_key_of_one_session_is_no_key_on_the_path_of_another(one: Worl
     assert (unknown.status_code, unknown.json()["error"]["type"]) == (401, "authentication_error")
     nothing = await one.http.post("/v1/chat/completions", json=body)
     assert nothing.status_code == 401
-    assert (await first.chat([user("hello")], _authorization="", _x_api_key=first.key)).status_code
+
+
+async def test_a_key_of_a_provider_beside_the_sessions_own_does_no_harm(one: World) -> None:
+    first, second = await one.open("u1"), await one.open("u2")
+    body = {"model": "m", "messages": [user("hello")]}
+    statuses = [
+        (
+            await one.http.post(
+                "/v1/chat/completions",
+                json=body,
+                headers={"x-api-key": shown, "authorization": f"Bearer {first.key}"},
+            )
+        ).status_code
+        for shown in (f"sk-ant-{'x' * 90}", "", second.key)
+    ]
+    assert statuses == [200, 200, 401]
 
 
 async def test_a_sessions_key_opens_no_other_endpoint(real_redis: ground.Client) -> None:
