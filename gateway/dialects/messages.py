@@ -58,6 +58,19 @@ class ToolBody(Body):
     input_schema: dict[str, Any] | None = None
 
 
+class OutputFormat(Body):
+    """The form that an answer is to have."""
+
+    type: Literal["json_schema"]
+    shape: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Body):
+    """How an answer is wanted."""
+
+    format: OutputFormat | None = None
+
+
 class MessagesBody(Body):
     """The body of `POST /v1/messages`."""
 
@@ -67,6 +80,8 @@ class MessagesBody(Body):
     system: str | list[Block] | None = None
     tools: list[ToolBody] | None = None
     tool_choice: dict[str, Any] | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
     stop_sequences: list[str] | None = None
     stream: bool | None = False
     temperature: float | int | None = None
@@ -131,6 +146,17 @@ def _tool(tool: ToolBody, where: str) -> dict[str, Any]:
 
 
 def _constraints(asked: MessagesBody, tools: list[Any]) -> dict[str, Any]:
+    """The constraints that bind the answer to a form, in the engines' words."""
+    found = _choice(asked, tools)
+    config = asked.output_config
+    form = (config and config.format) or asked.output_format
+    if form is not None:
+        schema = {"name": "answer", "schema": form.shape}
+        found["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return found
+
+
+def _choice(asked: MessagesBody, tools: list[Any]) -> dict[str, Any]:
     choice = asked.tool_choice or {"type": "auto"}
     kind = choice.get("type")
     refuse(

@@ -43,6 +43,7 @@ MESSAGES = {
     "tool_choice": {"type": "auto"}, "stop_sequences": ["four"], "temperature": 1.0, "top_p": 1.0,
     "top_k": 5, "metadata": {"user_id": "u"}, "thinking": {"type": "enabled"}, "container": None,
     "mcp_servers": [], "service_tier": "auto",
+    "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}},
     "messages": [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": [

@@ -707,6 +707,21 @@ async def test_turns_of_a_side_model_are_recorded_and_not_trained_on(
         assert (await agent.rows()).counts["trained"] == len(here.engine.log[1].sampled)
 
 
+@pytest.mark.parametrize("old", [True, False])
+async def test_an_answer_of_messages_is_bound_to_the_schema_that_is_asked_for(
+    one: World, old: bool
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    form = {"type": "json_schema", "schema": schema}
+    asked = {"output_format": form} if old else {"output_config": {"format": form, "effort": "low"}}
+    agent = await one.open()
+    assert (await agent.messages([user("look")], **asked)).status_code == 200
+    assert "structured_outputs" in one.engine.log[0].body["sampling_params"]
+    assert (await agent.calls())[1].constrained
+    bound = messages.read({"model": "m", "max_tokens": 1, "messages": [user("look")], **asked})
+    assert bound.chat.constraints["response_format"]["json_schema"]["schema"] == schema
+
+
 async def test_a_bound_answer_is_marked_as_such(real_redis: ground.Client) -> None:
     """Edge 27: a grammar cuts the distribution."""
     for face in (ScriptedVllm, ScriptedSglang):
