@@ -64,15 +64,17 @@ def versions_of(row: Row) -> list[str]:
             if version != -1]  # fmt: skip
 
 
-def normalized(samples: Sequence[Any], *, by_deviation: bool) -> tuple[list[float], list[float]]:
-    """Rewards as they are, and less the mean of their prompt. A trajectory counts once, however
-    many rows it has; one that is masked counts in no mean, and has 0."""
+def normalized(
+    samples: Sequence[Any], *, centred: bool, by_deviation: bool
+) -> tuple[list[float], list[float]]:
+    """Rewards as they are, and if `centred` less the mean of their prompt. A trajectory counts
+    once, however many rows it has; one that is masked counts in no mean, and has 0."""
     groups: dict[int, dict[int, float]] = {}
     for one in samples:
         if not one.remove_sample:
             groups.setdefault(one.group_index, {})[one.rollout_id] = float(one.reward)
     shifts = {}
-    for number, rewards in groups.items():
+    for number, rewards in groups.items() if centred else ():
         values = list(rewards.values())
         mean = sum(values) / len(values)
         deviation = (sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)) ** 0.5

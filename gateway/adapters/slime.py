@@ -16,6 +16,10 @@ from ground.process import from_thread
 
 _steps: dict[str, Steps] = {}
 
+# The estimators for which slime takes the mean off, and divides by the deviation.
+_NORMED = ("grpo", "gspo", "cispo")
+_CENTRED = (*_NORMED, "reinforce_plus_plus_baseline")
+
 
 def generate_rollout(
     args: Any, rollout_id: int, data_source: Any, evaluation: bool = False
@@ -30,6 +34,11 @@ def generate_rollout(
 
 
 def rewards(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
-    """slime's `--custom-reward-post-process-path`: by prompt, and per trajectory, not per row."""
-    by_deviation = args.advantage_estimator in ("grpo", "gspo", "cispo")
-    return normalized(samples, by_deviation=by_deviation and args.grpo_std_normalization)
+    """slime's `--custom-reward-post-process-path`: as its options say, but by prompt, and per
+    trajectory, not per row."""
+    estimator = args.advantage_estimator
+    return normalized(
+        samples,
+        centred=estimator in _CENTRED and args.rewards_normalization,
+        by_deviation=estimator in _NORMED and args.grpo_std_normalization,
+    )

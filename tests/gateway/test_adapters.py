@@ -147,9 +147,30 @@ def test_a_trajectory_counts_once_in_its_mean_and_a_masked_one_never() -> None:
         sample(0, 1.0), sample(0, 1.0), sample(0, 1.0), sample(1, 0.0),
         sample(2, 1.0, remove_sample=True),
     ]  # fmt: skip
-    raw, made = normalized(samples, by_deviation=False)
+    raw, made = normalized(samples, centred=True, by_deviation=False)
     assert raw == [1.0, 1.0, 1.0, 0.0, 1.0]
     assert made == [0.5, 0.5, 0.5, -0.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "wanted", "made"),
+    [
+        ("grpo", True, [0.5, -0.5, 0.0]),
+        ("reinforce_plus_plus_baseline", True, [0.5, -0.5, 0.0]),
+        ("grpo", False, [1.0, 0.0, 0.0]),
+        ("ppo", True, [1.0, 0.0, 0.0]),
+        ("reinforce_plus_plus", True, [1.0, 0.0, 0.0]),
+    ],
+)
+def test_rewards_are_centred_where_slime_centres_them(
+    estimator: str, wanted: bool, made: list[float]
+) -> None:
+    args = SimpleNamespace(
+        advantage_estimator=estimator, rewards_normalization=wanted, grpo_std_normalization=False
+    )
+    samples = [Sample(group_index=0, rollout_id=n, reward=1.0 - n) for n in range(2)]
+    samples.append(Sample(group_index=0, rollout_id=2, reward=0.0, remove_sample=True))
+    assert slime.rewards(args, samples) == ([1.0, 0.0, 0.0], made)
 
 
 @pytest.fixture
@@ -170,7 +191,7 @@ async def two_groups(
     await buffer.aclose()
     return SimpleNamespace(
         n_samples_per_prompt=2, rollout_batch_size=2, rollout_task_type=None,
-        advantage_estimator="grpo", grpo_std_normalization=False,
+        advantage_estimator="grpo", rewards_normalization=True, grpo_std_normalization=False,
     )  # fmt: skip
 
 
