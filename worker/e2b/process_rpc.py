@@ -44,7 +44,7 @@ async def start(request: Request, box: Box, user: str) -> Response:
         cwd=str(config.get("cwd") or ""),
         user=user,
         stdin=bool(asked.get("stdin", True)),  # left out by SDKs that are older than the field
-        terminal=_terminal(pty) if pty else None,
+        terminal=_terminal(_table(pty, "pty")) if pty else None,
         timeout=_left(request, arrived),
         kept=True,
         tag=str(asked.get("tag") or ""),
@@ -74,11 +74,11 @@ async def stream_input(request: Request, box: Box, user: str) -> Response:
     which: int | str | None = None
     async for message in frames(request):
         if begun := message.get("start"):
-            which = _which(begun)
+            which = _which(_table(begun, "start"))
         elif which is None:
             raise Problem("invalid_argument", "the stream must begin with the process")
         elif data := message.get("data"):
-            await _feed(box.session, which, data)
+            await _feed(box.session, which, _table(data, "data"))
     return JSONResponse({})
 
 

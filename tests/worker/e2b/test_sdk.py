@@ -27,7 +27,7 @@ from packaging.version import Version
 from tests.harness import patient
 from tests.worker.e2b.serving import E2bServer
 from worker.e2b.boxes import moment
-from worker.e2b.wire import parsed
+from worker.e2b.wire import frame, parsed
 
 try:
     from e2b import FileNotFoundException
@@ -198,6 +198,21 @@ def test_what_is_no_number_is_refused(server, shared, call, asked):
     answer = patient.post(f"{server.url}/{call}", headers=headers, content=json.dumps(asked))
     assert answer.status_code == 400, answer.text
     assert "a whole number" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("call", "asked", "what"),
+    [
+        ("Start", [{"process": {"cmd": "true"}, "pty": "yes"}], "pty"),
+        ("StreamInput", [{"start": 1}], "start"),
+        ("StreamInput", [{"start": {"process": {"pid": 1}}}, {"data": "x"}], "data"),
+    ],
+)
+def test_what_is_no_object_is_refused(server, shared, call, asked, what):
+    headers = {"e2b-sandbox-id": shared.sandbox_id, "x-access-token": shared._envd_access_token}
+    content = b"".join(map(frame, asked))
+    answer = patient.post(f"{server.url}/process.Process/{call}", headers=headers, content=content)
+    assert (answer.status_code, answer.json()["message"]) == (400, f"{what} is missing")
 
 
 def test_a_full_disk_is_told_and_the_sandbox_goes_on(box):
