@@ -95,16 +95,17 @@ class NoWorkers(QueueError):
 class DeadlineExceeded(QueueError):
     """No result came within the caller's deadline; `unattended` is a queue without workers.
 
-    Without a `job`, its cases were not in Redis yet.
+    Without a `job`, its cases were not in Redis yet, or `what` says what was.
     """
 
-    def __init__(self, job: str, seconds: float, unattended: str = "") -> None:
+    def __init__(self, job: str, seconds: float, unattended: str = "", *, what: str = "") -> None:
         said = "; raise the timeout?"
         if unattended:
             said = (
                 f", and no worker listens on queue {unattended!r}; {_on_the_same_redis(unattended)}"
             )
-        what = f"job {job}" if job else "no job yet, its cases were still on their way to Redis"
+        if not what:
+            what = f"job {job}" if job else "no job yet, its cases were still on their way to Redis"
         super().__init__(f"{what}: no result within {seconds:g} s{said}")
 
 

@@ -21,6 +21,7 @@ from ground.redis.connect import AnyRedis, target_of
 from ground.redis.url import RedisTarget
 from jail.models import CodeRequest, CodeResult
 from limiter import GateError, TokenBucket
+from worker.errors import DeadlineExceeded
 from worker.queue.code_queue import CodeQueue
 from worker.tool.call import Answer, CallRefused, program, read_call
 from worker.tool.config import ToolConfig, redis_here
@@ -30,6 +31,8 @@ from worker.tool.sessions import Sessions
 from worker.tool.verl_host import BaseTool, traced
 
 log = logging.getLogger("penstock.tool")
+
+_LEAST = 0.001  # seconds for a call whose turn comes at the end of its time
 
 
 class SandboxFusionTool(BaseTool):
@@ -184,11 +187,22 @@ class _Workers:
         self._queue: CodeQueue | None = None
 
     async def run(self, request: CodeRequest) -> CodeResult:
-        """The result; at most `num_workers` programs of an event loop run at once."""
-        loop = asyncio.get_running_loop()
-        async with self._turns.setdefault(loop, asyncio.Semaphore(self._config.num_workers)):
+        """The result; at most `num_workers` programs of an event loop run at once. The time that a
+        call waits for its turn is part of its `max_wait`."""
+        loop, most = asyncio.get_running_loop(), self._config.max_wait
+        ends = loop.time() + most
+        turns = self._turns.setdefault(loop, asyncio.Semaphore(self._config.num_workers))
+        try:
+            async with asyncio.timeout_at(ends):
+                await turns.acquire()
+        except TimeoutError:
+            what = "no job yet, earlier calls of this process took all of num_workers"
+            raise DeadlineExceeded("", most, what=what) from None
+        try:
             queue = await asyncio.to_thread(self._open) if self._queue is None else self._queue
-            return await queue.run(request, timeout=self._config.max_wait)
+            return await queue.run(request, timeout=max(ends - loop.time(), _LEAST))
+        finally:
+            turns.release()
 
     def run_in_thread(self, request: CodeRequest) -> CodeResult:
         return self._open().sync.run(request, timeout=self._config.max_wait)

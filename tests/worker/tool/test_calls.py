@@ -267,6 +267,31 @@ async def test_a_redis_that_is_down_masks_the_trajectory(monkeypatch) -> None:
     assert (reward, metrics["error_kind"]) == (None, "infrastructure")
 
 
+async def test_a_call_is_given_up_in_its_time_while_it_waits_for_its_turn() -> None:
+    asked = asyncio.Event()
+
+    class Endless:
+        async def run(self, request: Any, **_: Any) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
+
+    tool = SandboxFusionTool({"num_workers": 1, "max_wait": 0.1})
+    tool._workers._queue = Endless()
+    first = asyncio.ensure_future(tool.execute("i", {"code": "1"}))
+    await asked.wait()
+    response, reward, metrics = await tool.execute("i", {"code": "2"})
+    assert (reward, metrics["error_reason"], metrics["traj_masked"]) == (
+        None,
+        "DeadlineExceeded",
+        1,
+    )
+    assert "earlier calls of this process took all of num_workers" in response.text
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert not tool._workers._turns[asyncio.get_running_loop()].locked()
+
+
 async def test_an_outage_of_redis_masks_the_calls_it_meets(private_redis, fusion) -> None:
     server = private_redis(aof=True)
     tool = SandboxFusionTool({"redis_url": server.url})
