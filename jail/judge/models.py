@@ -211,6 +211,8 @@ class JudgeRequest(Message):
             return f"has a checker, and in {self.language!r} assertions that are compiled in"
         if (self.mode == "interactive") != (self.interactor is not None):
             return "has an `interactor` in mode interactive, and only there"
+        if self.interactor is not None and self.checker is not None:
+            return "has a `checker` and an `interactor`: a case is judged by one of them"
         if self.mode not in ("function", "check") and any(case.check for case in self.cases or ()):
             return "has cases with a `check`, which mode check and mode function run"
         if beyond := [index for index in self.overrides if not 0 <= index < self.count]:

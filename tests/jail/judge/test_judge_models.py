@@ -28,6 +28,10 @@ def request(**given):
         ({"function": "f"}, "names a `function`"),
         ({"mode": "function", "function": "f", "language": "cpp"}, "for Python"),
         ({"mode": "interactive"}, "interactor"),
+        (
+            {"mode": "interactive", "interactor": {"code": "1"}, "checker": {"code": "1"}},
+            "judged by one of them",
+        ),
         ({"cases": [{"check": "assert 1"}]}, "mode check"),
         ({"compare": {"rule": "roughly"}}, "compare"),
         ({"compare": {"rule": "floats", "abs": float("nan")}}, "compare"),
