@@ -6,7 +6,7 @@ from collections.abc import Iterator
 # What is written behind the three backquotes, in lower case.
 _FENCES = {
     "python": "python", "py": "python", "python3": "python", "py3": "python",
-    "c": "c", "cpp": "cpp", "c++": "cpp", "cxx": "cpp", "cc": "cpp", "c++17": "cpp", "c++20": "cpp",
+    "c": "c", "cpp": "cpp", "c++": "cpp", "cxx": "cpp", "cc": "cpp",
     "java": "java", "go": "go", "golang": "go", "rust": "rust", "rs": "rust",
     "javascript": "nodejs", "js": "nodejs", "node": "nodejs", "nodejs": "nodejs",
     "typescript": "typescript", "ts": "typescript", "bash": "bash", "sh": "bash", "shell": "bash",
@@ -14,6 +14,8 @@ _FENCES = {
     "kotlin": "kotlin_script", "scala": "scala", "swift": "swift", "perl": "perl", "lua": "lua",
     "julia": "julia", "jl": "julia", "r": "R", "sql": "sql", "racket": "racket", "lean": "lean",
 }  # fmt: skip
+for _year in ("98", "03", "11", "14", "17", "20", "23", "26"):
+    _FENCES |= {f"c++{_year}": "cpp", f"cpp{_year}": "cpp"}
 _NAME = re.compile(r"[{.\s]*([\w+#-]+)")
 _OPENING = re.compile(r"([^`~]*)(`{3,}|~{3,}(?!~))([^`]*)")
 _MARKERS = " \t>*+-.)0123456789"  # of lists and quotations, in front of a fence
@@ -47,7 +49,8 @@ def _blocks(completion: str) -> Iterator[tuple[str, str | None, str]]:
     """The blocks of a completion: a fence's words, the language that they name, and the code, which
     may lack its end.
 
-    A fence may be indented, as in a list. One behind words on its line must name a language.
+    A fence may be indented or quoted, as in a list: so is its code, then. One behind words on its
+    line must name a language.
     """
     fence, indent, words, kind = "", "", "", None
     code: list[str] = []
@@ -59,17 +62,24 @@ def _blocks(completion: str) -> Iterator[tuple[str, str | None, str]]:
             kind, code = language_named(words), []
             fence = fence if kind else ""  # another block that begins is its end too
         elif fence and not text.endswith(fence):
-            code.append(line.removeprefix(indent))
+            code.append(_without(indent, line))
         elif fence:
-            yield words, kind, "\n".join([*code, text.rstrip(fence[0]).removeprefix(indent)])
+            yield words, kind, "\n".join([*code, _without(indent, text.rstrip(fence[0]))])
             fence = ""
         elif opening := _OPENING.fullmatch(text):
             before, words = opening[1], opening[3].strip()
             kind = language_named(words)
-            if kind or not before.strip(_MARKERS):
-                fence, indent, code = opening[2], before if before.isspace() else "", []
+            marked = not before.strip(_MARKERS)
+            if kind or marked:
+                indent = re.sub(r"[^>\s]", " ", before) if marked else ""
+                fence, code = opening[2], []
     if fence:
         yield words, kind, "\n".join(code)
+
+
+def _without(indent: str, line: str) -> str:
+    """The line without what stands in front of its block. An empty quoted line lacks its blank."""
+    return line.removeprefix(indent if line.startswith(indent) else indent.rstrip())
 
 
 def code_as_verl(completion: str, language: str | None = None) -> tuple[str, str] | None:

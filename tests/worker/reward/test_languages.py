@@ -15,7 +15,7 @@ CPP = "int main() {}\n"
         ("python", "python"), ("py", "python"), ("Python3", "python"), ("", "python"),
         ("c++", "cpp"), ("cpp", "cpp"), ("C++ ", "cpp"), ("c", "c"), ("golang", "go"), ("go", "go"),
         ("js", "nodejs"), ("javascript", "nodejs"), ("ts", "typescript"), ("rust", "rust"),
-        ("cpp title=main.cpp", "cpp"), ("rust,no_run", "rust"),
+        ("C++14", "cpp"), ("cpp17", "cpp"), ("cpp title=main.cpp", "cpp"), ("rust,no_run", "rust"),
         ("{.python}", "python"), ("text", "python"), ("java", "java"), ("sh", "bash"),
     ],
 )  # fmt: skip
@@ -53,6 +53,22 @@ def test_the_program_is_the_last_block_whose_fence_names_its_language(
 ) -> None:
     code, named = code_of(completion, language) or ("", "")
     assert (code.rstrip(), named) == (PROGRAM.rstrip(), "python")
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "- ```python\n  def f():\n      return 1\n  ```\n- Done.",
+        "2. ```python\n   def f():\n       return 1\n   ```\n",
+        "> ```python\n> def f():\n>     return 1\n> ```\n",
+        "> > - ```python\n> >   def f():\n> >       return 1\n> >   ```\n",
+        "- ```python\ndef f():\n    return 1\n```",
+    ],
+)
+def test_a_program_in_a_list_or_a_quotation_is_read_without_its_marks(completion: str) -> None:
+    code, _ = code_of(completion) or ("", "")
+    assert code.rstrip() == PROGRAM.rstrip()
+    assert code_of("> ```py\n> 1\n>\n> 2\n> ```") == ("1\n\n2\n", "python")
 
 
 def test_a_language_that_no_fence_names_is_that_of_the_first_block() -> None:
