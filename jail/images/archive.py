@@ -21,6 +21,7 @@ from typing import IO, Any, BinaryIO, Protocol, cast
 
 from jail.images.errors import ImageBroken, ImageTooLarge
 from jail.images.stream import plain
+from jail.images.unpack import MOST_PARTS
 
 _MOST_JSON = 16 << 20
 _MOST_ENTRIES, _MOST_NAME = 200_000, 512
@@ -76,6 +77,8 @@ def opened(path: Path, scratch: Path, most: int) -> Iterator[list[PackedImage]]:
                 yield [_root_folder(path, scratch)]
                 return
             files: _Files = _InFolder(path)
+        elif not path.is_file():  # a pipe: it is read twice, and may have no end
+            raise ImageBroken(f"{path} is no file; write the archive to one first")
         else:
             files = held.enter_context(_in_tar(path, scratch, most + _BESIDES))
         if files.has("manifest.json"):
@@ -269,11 +272,13 @@ def _root_folder(path: Path, scratch: Path) -> PackedImage:
     """A plain root folder is packed as a layer first: so it is judged as every other one is."""
 
     def packed() -> BinaryIO:
-        file = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115 - the reader closes it
-        with tarfile.open(fileobj=file, mode="w:", format=tarfile.PAX_FORMAT) as tar:
-            for entry in _everything_in(path):
-                tar.add(entry, entry.relative_to(path).as_posix(), recursive=False)
-        file.seek(0)
+        with ExitStack() as unfinished:
+            file = unfinished.enter_context(tempfile.TemporaryFile(dir=scratch))
+            with tarfile.open(fileobj=file, mode="w:", format=tarfile.PAX_FORMAT) as tar:
+                for entry in _everything_in(path):
+                    tar.add(entry, entry.relative_to(path).as_posix(), recursive=False)
+            file.seek(0)
+            unfinished.pop_all()  # the reader closes it
         return cast(BinaryIO, file)
 
     if not any(path.iterdir()):
@@ -281,16 +286,18 @@ def _root_folder(path: Path, scratch: Path) -> PackedImage:
     return PackedImage((), ImageConfig(), (PackedLayer(None, packed),))
 
 
-def _everything_in(path: Path) -> Iterator[Path]:
+def _everything_in(path: Path, depth: int = 1) -> Iterator[Path]:
     """All that is below a folder, in the order of names, so that equal folders are equal layers.
     Sockets stay outside."""
+    if depth > MOST_PARTS:
+        raise ImageBroken(f"folders lie more than {MOST_PARTS} deep below {str(path)[:80]!r}")
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
         found = Path(entry.path)
         if entry.is_symlink() or entry.is_file():
             yield found
         elif entry.is_dir():
             yield found
-            yield from _everything_in(found)
+            yield from _everything_in(found, depth + 1)
         elif not found.is_socket():
             yield found  # a pipe; a device is refused where every layer's is
 

@@ -25,7 +25,7 @@ _KEPT_BITS = 0o1777
 MOST_ENTRIES = 2_000_000
 MOST_IDS = 65_536
 # Linux opens no longer path. Nothing real is nested so deep.
-_MOST_PATH, _MOST_PARTS = 4096, 200
+_MOST_PATH, MOST_PARTS = 4096, 200
 
 
 @dataclass(frozen=True)
@@ -347,8 +347,8 @@ def _parts(path: str) -> tuple[str, ...]:
         raise ImageBroken(f"entry {path!r} leads out of the image")
     if "\0" in path or any(len(os.fsencode(part)) > 255 for part in parts):
         raise ImageBroken(f"entry {path[:80]!r} has a name that no file can have")
-    if len(parts) > _MOST_PARTS:
-        raise ImageBroken(f"entry {path[:80]!r} lies more than {_MOST_PARTS} folders deep")
+    if len(parts) > MOST_PARTS:
+        raise ImageBroken(f"entry {path[:80]!r} lies more than {MOST_PARTS} folders deep")
     return parts
 
 

@@ -140,6 +140,29 @@ def test_paths_longer_or_deeper_than_real_ones_are_refused(store, tmp_path, what
     assert left_in(store) == []
 
 
+def test_a_root_folder_deeper_than_real_ones_is_refused(store, tmp_path) -> None:
+    at = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=at)
+        inner = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(at)
+    try:
+        with pytest.raises(ImageBroken, match="more than 200 deep below") as refused:
+            store.add(tmp_path / "d", "deep:1")
+    finally:
+        _delete(tmp_path / "d")  # pytest's own would go as deep
+    assert len(str(refused.value)) < 200
+    assert left_in(store) == []
+
+
+def test_a_pipe_is_no_archive_and_not_waited_for(store, tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ImageBroken, match="is no file; write the archive to one first"):
+        store.add(tmp_path / "pipe", "x")
+
+
 def test_folders_that_the_tar_leaves_out_count_as_entries(store, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(unpacking, "MOST_ENTRIES", 100)
     made = Layer().file("a/" * 60 + "f").file("b/" * 60 + "f")
