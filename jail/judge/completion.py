@@ -62,6 +62,8 @@ def _blocks(completion: str) -> Iterator[tuple[str, str | None, str]]:
             kind, code = language_named(words), []
             fence = fence if kind else ""  # another block that begins is its end too
         elif fence and not text.endswith(fence):
+            if not any(code) and text.strip(" \t>") and not line.startswith(indent):
+                indent = ""  # its first line stands in front of its fence
             code.append(_without(indent, line))
         elif fence:
             yield words, kind, "\n".join([*code, _without(indent, text.rstrip(fence[0]))])

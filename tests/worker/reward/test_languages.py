@@ -68,7 +68,12 @@ def test_the_program_is_the_last_block_whose_fence_names_its_language(
 def test_a_program_in_a_list_or_a_quotation_is_read_without_its_marks(completion: str) -> None:
     code, _ = code_of(completion) or ("", "")
     assert code.rstrip() == PROGRAM.rstrip()
-    assert code_of("> ```py\n> 1\n>\n> 2\n> ```") == ("1\n\n2\n", "python")
+
+
+def test_only_what_stands_in_front_of_the_first_line_too_is_taken_from_the_others() -> None:
+    assert code_of("> ```py\n>\n> 1\n>\n> 2\n> ```") == ("\n1\n\n2\n", "python")
+    assert code_of("- ```py\nif 1:\n  2\n```") == ("if 1:\n  2\n", "python")
+    assert code_of("  ```py\nif 1:\n  2\n```") == ("if 1:\n  2\n", "python")
 
 
 def test_a_language_that_no_fence_names_is_that_of_the_first_block() -> None:
