@@ -344,10 +344,21 @@ async def test_fewer_log_probabilities_than_ids_stay_fewer(face: Face) -> None:
         assert len(part.lps) == len(part.ids) - 1
 
 
-@streaming
-async def test_an_answer_without_a_reason_for_its_end_is_not_whole(face: Face) -> None:
-    """Edge 38."""
+@pytest.mark.parametrize("face", [ScriptedVllm, plain])
+async def test_a_vllm_that_gives_no_reason_for_an_end_has_aborted(face: Face) -> None:
+    """Its chunk that says so has no tokens, and is not sent."""
     async with probed(face) as (engine, scripted):
+        for fault in (Fault("lost finish"), Fault("abort", after=4), Fault("abort")):
+            scripted.faults.append(fault)
+            prompt, part = await sampled(engine)
+            assert (part.failure, part.finish) == (None, "abort")
+            assert part.ids == scripted.log[-1].sampled
+            prove(prompt, part)
+
+
+async def test_an_answer_without_a_reason_for_its_end_is_not_whole() -> None:
+    """Edge 38."""
+    async with probed(incremental) as (engine, scripted):
         scripted.faults.append(Fault("lost finish"))
         prompt, part = await sampled(engine)
         assert part.failure is not None

@@ -271,6 +271,21 @@ async def test_an_update_in_the_middle_of_an_answer_leaves_one_answer_and_its_sp
         await agent.rows()
 
 
+@streaming
+async def test_an_update_of_the_weights_is_no_failure_of_its_engine(
+    real_redis: ground.Client, face: Face
+) -> None:
+    async with world(real_redis, face()) as here:
+        agent, pool = await here.open(), here.gateway._pool
+        assert pool is not None
+        here.engine.faults.append(Fault("abort", after=4))
+        await agent.says("hello")
+        assert len(here.engine.log) == 2
+        status = await pool.gate(here.pool[0]).status()
+        assert (status.granted, status.adaptive.overloaded) == (1, 0)  # type: ignore[union-attr]
+        assert not pool._resting
+
+
 @every_wire
 async def test_an_abort_without_a_token_is_as_if_it_was_never_sent(
     real_redis: ground.Client, face: Face

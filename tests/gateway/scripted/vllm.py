@@ -99,6 +99,8 @@ class ScriptedVllm(ScriptedEngine):
             if fault and fault.kind == "no ids":
                 del choice["token_ids"]
             lost = fault is not None and fault.kind == "lost finish" and done.finish
+            if not done.sampled[sent:] and not (fault and fault.kind == "no ids"):
+                continue  # as vLLM does, also with the chunk that says of an abort
             if not lost:
                 await reply.event({"request_id": rid, "choices": [choice]})
             elif done.sampled[sent:]:
