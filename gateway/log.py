@@ -6,6 +6,7 @@ the fence of its beginning. Every method may be repeated without harm.
 
 import json
 import logging
+import math
 import secrets
 import time
 import zlib
@@ -58,6 +59,7 @@ _PACKED = 0.6  # a record's bytes in those of its item: base64, and room for mas
 _LONGEST_ANSWER = 64 * 1024
 _MOST_FOUND = 50_000
 _LATER = 5.0  # seconds
+_TOLD = 0.4  # seconds within which a process says what it sent of an answer
 _SWEPT = 64  # sessions looked at in one sweep
 _NO_ENTRY = ("",) * 7 + (1,) + ("",) * 3
 
@@ -406,17 +408,22 @@ class SessionLog:
         """`frozen`, or `final` if the session is finalized already; `alive` if it is not idle."""
         await self._notes.flush()
         deadline = deadline_in(drain)
+        told = math.inf  # until then it is waited for what clients have of the last answers
         while True:
-            left = deadline - time.monotonic()
-            said, *rest = await self._link.run(
-                _FREEZE, [session.root], [session.sid, int(left > 0), idle]
-            )
+            now = time.monotonic()
+            left = deadline - now
+            wanted = 0 if left <= 0 else 2 if now < told else 1
+            said, *rest = await self._link.run(_FREEZE, [session.root], [session.sid, wanted, idle])
             match as_text(said):
                 case "unknown":
                     raise SessionUnknown
                 case "draining":
                     # A process that is gone rings no bell.
                     await self._rung(session, "drained", min(left, int(rest[0]) / 1000))
+                    await self._notes.flush()
+                case "unsaid":
+                    told = min(told, now + _TOLD)
+                    await self._rung(session, "drained", min(left, told - now))
                     await self._notes.flush()
                 case "frozen" | "final" | "alive" as state:
                     return state

@@ -45,5 +45,5 @@ if ANSWER ~= '' then redis.call('SET', of(SID, ':answer:' .. CALL), ANSWER, 'PX'
 redis.call('HSET', of(SID, ''), 't', clock)
 renew(SID, s[3], IDLE_MS) -- nobody sweeps what all gateways have left
 wake_joined(SID, CALL)
-if s[1] == 'draining' then wake_drained(SID) end
+wake_drained(SID)
 return 'done'

@@ -27,8 +27,10 @@ local function wake_joined(sid, id)
   redis.call('HDEL', index, 'j' .. id)
 end
 
--- The last call under way has ended: who wants to freeze the session comes back.
+-- The last call under way has ended, or its process has said what it sent: who wants to freeze the
+-- session comes back.
 local function wake_drained(sid)
+  if redis.call('HGET', of(sid, ''), 'state') ~= 'draining' then return end
   for _, id in ipairs(redis.call('ZRANGE', of(sid, ':open'), 0, 255)) do
     if BROKEN[state_of(sid, id)] then return end
   end

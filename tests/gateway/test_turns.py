@@ -345,6 +345,27 @@ async def test_a_turn_whose_client_hung_up_runs_to_its_end_and_is_masked_if_not_
         assert (await agent.rows()).counts["trained"] == 0
 
 
+async def test_a_turn_whose_client_hung_up_is_masked_if_its_session_is_finalized_meanwhile(
+    real_redis: ground.Client,
+) -> None:
+    """An agent that is killed leaves a turn under way, for whose end `finalize` waits."""
+    async with world(real_redis, ScriptedVllm(), port=True, gateway_keepalive=0.05) as here:
+        agent, held = await here.open(), threading.Event()
+        here.engine.faults.append(Fault("wait", after=5, value=held))
+        asking = asyncio.create_task(agent.chat([user("hello")], stream=True))
+        await set_within(here.engine.waits)
+        asking.cancel()
+        while not here.gateway._tally._events["hung_up"]:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+        finalizing = asyncio.create_task(here.finalize(agent))
+        key = agent._session.key()
+        while real_redis.hget(key, "state") != b"draining":  # noqa: ASYNC110 - nor does Redis
+            await asyncio.sleep(0.01)
+        held.set()
+        counts = (await finalizing).json()["counts"]
+        assert (counts["trained"], counts["masked_hung_up"]) == (0, counts["sampled"])
+
+
 async def test_a_retry_after_a_hang_up_gets_the_answer_and_it_is_trained_on(
     real_redis: ground.Client,
 ) -> None:
