@@ -11,7 +11,6 @@
 local index, calls = of(SID, ':index'), of(SID, ':calls')
 local s = redis.call('HMGET', of(SID, ''), 'state', 'seq', 'until', 'most_tokens', 'tokens', 'most_turns', 'bytes', 'epoch', 'most_seconds', 'broken')
 if not s[1] then return {'unknown'} end
-if s[1] ~= 'live' then return {'over', s[1]} end
 local seq = tonumber(s[2])
 
 local function fresh(id, retry)
@@ -64,6 +63,8 @@ if earlier then
     end
   end
 end
+
+if s[1] ~= 'live' then return {'over', s[1]} end -- what was answered before is answered until the end
 
 local function spent(what, used, limit, said)
   limit = tonumber(limit or '0')

@@ -368,6 +368,26 @@ async def test_finalizing_waits_for_the_calls_under_way(bench: Bench) -> None:
     assert (ended.rows, ended.masked) == (1, False)
 
 
+async def test_a_retry_is_answered_while_finalizing_waits_for_another_call(bench: Bench) -> None:
+    session, other = await bench.open(), bench.another()
+    await one_turn(bench.log, session, 1)
+    begun = await bench.log.begin(session, asked(2))
+    assert isinstance(begun, Fresh)
+    ending = asyncio.create_task(other.finalize(session, 1.0, drain=100))
+    await drains(bench)
+    again = await bench.log.begin(session, asked(1, retry=True))
+    assert isinstance(again, Replay)
+    assert again.answer == b"said"
+    joined = await bench.log.begin(session, asked(2, retry=True))
+    assert isinstance(joined, Join)
+    with pytest.raises(SessionOver):
+        await bench.log.begin(session, asked(3))
+    await bench.log.commit(session, begun.fence, answer(begun), b"")
+    assert not (await ending).masked
+    with pytest.raises(SessionOver):
+        await bench.log.begin(session, asked(1, retry=True))
+
+
 async def test_finalizing_waits_for_the_second_sample_of_a_body(bench: Bench) -> None:
     session, other = await bench.open(), bench.another()
     first = await bench.log.begin(session, asked(1))
