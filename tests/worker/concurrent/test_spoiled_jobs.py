@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from tests.worker.concurrent import chores
 from tests.worker.concurrent.crew import LEASE, burst, nothing_left, open_queue
@@ -48,6 +49,12 @@ def executions_are_a_string(client: Any, id: str) -> None:
 
 def results_are_a_string(client: Any, id: str) -> None:
     client.set(f"rq:results:{id}", "spoiled")
+    try:
+        client.xadd(f"rq:results:{id}", {"type": 1})
+    except ResponseError:
+        return  # as a server refuses it
+    except AttributeError:
+        pytest.skip("fakeredis before 2.40 fails in its own code here")
 
 
 SPOILED = [
