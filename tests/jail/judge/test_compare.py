@@ -30,6 +30,8 @@ ACCEPTED = [
     ("floats", b"0.3333333 X", b"0.33333333 x"),
     ("floats", b"1e3", b"1000"),
     ("floats", BIG, BIG),
+    ("floats", "ÉTÉ 0.3333333".encode(), "été 0.33333333".encode()),
+    ("floats", b"\xff YES \xc3\x89", b"\xff yes \xc3\xa9"),
     ("unordered", b"b 1\na  2\n", b"a 2\n\nb 1"),
 ]
 REFUSED = [
