@@ -63,7 +63,7 @@ class Found:
     def __init__(self, request: JudgeRequest, count: int, compiled: CommandResult | None) -> None:
         self._request, self._count = request, count
         self.compiled = compiled  # the first compile that failed, or the only one
-        self.shared = 0  # cases whose assertions ran in the program's own process
+        self.shared: set[int] = set()  # cases whose assertions ran in the program's own process
         self.end = count  # cases from here on are not needed
         self.rest: CaseVerdict | None = (
             None  # of those that were needed and not judged; None: cut off
@@ -166,7 +166,7 @@ class Found:
             points={index: one.points for index, one in said.items() if one.points is not None},
             kept={index: one for index, one, _ in self._kept if index < self.end},
             evidence=_first_of_each(said),
-            shared=self.shared,
+            shared=len(self.shared),
         )
 
 

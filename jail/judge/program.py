@@ -90,12 +90,21 @@ def text_of(request: JudgeRequest, case: Case) -> str:
     return program_of(request.language, request.code, case.check, None, None, None)
 
 
+# Also in the check's functions and subshells. What fails in the program's own lines, which stand
+# before, fails nothing. A program may have made LINENO a plain variable. That is then one number,
+# or the first trap stays: either way each failure counts.
+_EACH_COMMAND = """\
+builtin set -E; builtin trap 'exit 1' ERR
+builtin declare -ir LINENO=LINENO && builtin trap "((LINENO < $LINENO)) || exit 1" ERR
+"""
+
+
 def _first_line(language: str, check: str) -> str:
     """The line that makes each assertion count, and not the last alone, or none."""
     if language in ("c", "cpp"):  # templates of contests switch assertions off
         return "#undef NDEBUG\n#include <assert.h>\n"
     if language == "bash" and "$?" not in check:  # which looks at failures itself
-        return "builtin trap 'exit 1' ERR\n"
+        return _EACH_COMMAND
     return ""
 
 

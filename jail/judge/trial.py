@@ -215,7 +215,8 @@ class Trial:
         except SandboxFailure as failure:
             return CaseVerdict("M", failure.reason, str(failure)), None
         errand = self._errand(index, case, calls)
-        self._found.shared += bool(case.check) and not (calls and is_whole(case))
+        if case.check and not (calls and is_whole(case)):
+            self._found.shared.add(index)
         if lane is None:
             said, step = await self._by_itself(case, errand, calls)
         elif checking and self._request.interactor:

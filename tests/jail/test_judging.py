@@ -498,6 +498,9 @@ async def test_javas_public_class_has_any_name(sandbox: LocalSandbox) -> None:
 
 
 MAIN = "int main() { assert(f() == 1); return 0; }"
+IN_TURN = "test $(f 1) = 2; test $(f 2) = 2"
+IN_A_FUNCTION = f"each() {{ {IN_TURN}; }}"
+OWN_LINENO = "unset LINENO; n=99 LINENO=n; f() { n=0; echo $1; }"
 
 
 @pytest.mark.parametrize(
@@ -507,6 +510,10 @@ MAIN = "int main() { assert(f() == 1); return 0; }"
         ("c", "#define NDEBUG\nint f() { return 1; }", (MAIN, MAIN), "PP"),
         ("bash", "f() { false; echo 1; }", ("test $(f) = 2\ntest $(f) = 1", "f\ntest 1"), "WP"),
         ("bash", "f() { return 3; }", ("f\ntest $? = 3", "f\ntest $? = 2"), "PE"),
+        ("bash", "f() { false; echo $1; }", (f"{IN_A_FUNCTION}; each", f"({IN_TURN})"), "EE"),
+        ("bash", "f() { false; echo 2; }", (f"{IN_A_FUNCTION}; each", f"({IN_TURN})"), "PP"),
+        ("bash", "f() { echo 1; echo 2; }", ("f | while read n; do test $n = 2; done", "f"), "EP"),
+        ("bash", OWN_LINENO, (f"f 1; {IN_A_FUNCTION}; each", "f 1; test 1 = 2; true"), "EE"),
     ],
 )
 async def test_each_assertion_of_a_check_counts(
@@ -516,6 +523,15 @@ async def test_each_assertion_of_a_check_counts(
     if language not in sandbox.judged_languages:
         pytest.skip(f"no {language} on this machine")
     await check_assertions(sandbox, code, verdicts, language, checks)
+
+
+async def test_a_case_that_runs_once_more_counts_once_as_shared(sandbox: LocalSandbox) -> None:
+    cases = [JudgeCase(check="assert f() < 3")]
+    code = "import os, signal\ndef f(): os.kill(os.getpid(), signal.SIGKILL)"
+    request = JudgeRequest(code=code, cases=cases, mode="check", wall_timeout=60.0)
+    result = await sandbox.judge(request, InlineSuite.of(cases))
+    assert (result.verdicts, result.shared) == ("E", 1), result
+    assert "both tries" in result.evidence[0]
 
 
 async def test_what_a_script_prints_is_compared_without_its_mark(sandbox: LocalSandbox) -> None:

@@ -252,7 +252,8 @@ class ByRuns:
             said = await verdict_of(compare, calls, answer)
         else:
             said = CaseVerdict(await _letter(compare, case, result), result.error_reason)
-        self._found.shared += bool(case.check) and not (calls and is_whole(case))
+        if case.check and not (calls and is_whole(case)):
+            self._found.shared.add(index)
         if said.letter == "M":
             self._said["message"] = result.message
         self._enter(index, said, None if said.letter == "M" else _ran(result))
