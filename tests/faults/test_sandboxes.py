@@ -42,11 +42,12 @@ class Office:
         self.faulty.begin()
         self.fences.clear()
 
-    def open(self, *names: str) -> None:
+    def open(self, *names: str, opening: str = "") -> None:
         for name in names:
             fence, _ = self.registry.open(
                 name, "owner", LEASE, provider="local", instance="i" * (name == "b"),
                 permits=[StartingPermit("starting", name, 7)], dies_after=3600,
+                opening=opening,
             )  # fmt: skip
             self.fences[name] = fence
 
@@ -115,6 +116,11 @@ def opened(office: Office) -> None:
     office.open("a", "b")
 
 
+def session_opened(office: Office) -> None:
+    office.session()
+    office.open("b", opening="s")
+
+
 def ready(office: Office) -> None:
     opened(office)
     office.ready()
@@ -135,6 +141,7 @@ STORIES: dict[str, tuple[Step, Step]] = {
     "open": (lambda office: None, opened),
     "ready": (opened, Office.ready),
     "session": (opened, Office.session),
+    "ready, as a session": (session_opened, Office.ready),
     "renew": (ready, Office.renew),
     "prolong": (ready, Office.prolong),
     "condemn": (ready, Office.condemn),

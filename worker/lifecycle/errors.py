@@ -41,6 +41,13 @@ class SandboxLost(SandboxFailure):
         super().__init__(f"sandbox {name} is lost: {why}. Open a new one", reason="sandbox_lost")
 
 
+class SessionEnded(SandboxLost):
+    """The session was ended while its sandbox was started. That one is ended too."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "its session was ended while it was started")
+
+
 class CommandFailed(SandboxFailure):
     """The provider could not run the command; the sandbox may be well."""
 

@@ -94,7 +94,7 @@ class Keeper:
     @asynccontextmanager
     async def recorded(
         self, permits: Sequence[Permit], *, name: str, instance: str, seconds: float,
-        ttl: float | None, patience: float,
+        ttl: float | None, patience: float, opening: str = "",
     ) -> AsyncIterator[Box]:  # fmt: skip
         """Record the making of a sandbox, which takes at most so many seconds. The body sets the
         box's `ref`. The record is written before it, and gets the permits.
@@ -115,7 +115,9 @@ class Keeper:
         )
         try:
             lives_for = seconds + self.settings.ttl(ttl) + self.settings.sandbox_grace
-            writing = asyncio.ensure_future(self._record(box, permits, instance, lives_for))
+            writing = asyncio.ensure_future(
+                self._record(box, permits, instance, opening, lives_for)
+            )
             try:
                 await asyncio.shield(writing)
             except asyncio.CancelledError:
@@ -137,7 +139,7 @@ class Keeper:
             raise
 
     async def _record(
-        self, box: Box, permits: Sequence[Permit], instance: str, lives_for: float
+        self, box: Box, permits: Sequence[Permit], instance: str, opening: str, lives_for: float
     ) -> None:
         """Write the record, and entrust the permits to it."""
         try:
@@ -145,7 +147,7 @@ class Keeper:
                 lambda: self.registry.open(
                     box.name, self.owner, self.lease,
                     provider=self.provider.name, scope=self.provider.scope,
-                    instance=instance, permits=box.permits, dies_after=lives_for,
+                    instance=instance, opening=opening, permits=box.permits, dies_after=lives_for,
                 )
             )  # fmt: skip
             if not box.fence:
@@ -160,7 +162,8 @@ class Keeper:
             raise
 
     async def advance(self, box: Box, state: str) -> None:
-        """Note in its record how far its start has come. Raises `SandboxLost`."""
+        """Note in its record how far its start has come. Raises `SandboxLost`, and `SessionEnded`
+        if it was started for a session that was ended meanwhile."""
         ref = box.ref
         if not await aside(lambda: self.registry.advance(box.name, box.fence, state, ref)):
             raise SandboxLost(box.name, "a reaper or an operator took it over during its start")

@@ -100,17 +100,18 @@ class SandboxLifecycle:
             await self.stop(sandbox)
 
     async def start(
-        self, spec: SandboxSpec | None = None, *, attempts: int | None = None, instance: str = ""
-    ) -> OpenSandbox:
+        self, spec: SandboxSpec | None = None, *, attempts: int | None = None, instance: str = "",
+        opening: str = "",
+    ) -> OpenSandbox:  # fmt: skip
         """Start a sandbox for a caller that cannot use a block; `stop` ends it. Cancelled at any
         moment, a start leaves nothing behind."""
-        opening = Start(self.keeper, spec or SandboxSpec(), instance, attempts)
+        begun = Start(self.keeper, spec or SandboxSpec(), instance, attempts, opening)
         loop = process_loop()
-        future = asyncio.run_coroutine_threadsafe(opening.run(), loop)
+        future = asyncio.run_coroutine_threadsafe(begun.run(), loop)
         try:
             box = await asyncio.shield(asyncio.wrap_future(future))
         except asyncio.CancelledError:
-            loop.call_soon_threadsafe(opening.abandon)
+            loop.call_soon_threadsafe(begun.abandon)
             raise
         return OpenSandbox(self.provider, box)
 
@@ -189,7 +190,8 @@ class SandboxLifecycle:
         return self._sessions.use(instance_id, spec or SandboxSpec())
 
     async def end_session(self, instance_id: str) -> bool:
-        """End it now. Returns whether there was one."""
+        """End it now. Returns whether there was one. Its users get `SandboxLost`, as does a caller
+        that is opening it."""
         return await self._sessions.end(instance_id)
 
     @property

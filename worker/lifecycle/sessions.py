@@ -101,7 +101,7 @@ class Sessions:
         self._keeper.keep(nobody)
         sandbox = None
         try:
-            sandbox = await self._start(spec, instance=instance)
+            sandbox = await self._start(spec, instance=instance, opening=turn.name)
             await self._settled(nobody)
         except BaseException:
             # Opened, and given to nobody: from now on it idles.

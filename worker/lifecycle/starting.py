@@ -19,7 +19,7 @@ from ground.backoff import backoff
 from ground.tasks import cancellations, heed_cancellation
 from limiter import GateError, Permit
 from worker.lifecycle.box import Box, Phase, held
-from worker.lifecycle.errors import SandboxLost, StartFailed, StartRefused
+from worker.lifecycle.errors import SandboxLost, SessionEnded, StartFailed, StartRefused
 from worker.lifecycle.keeper import Keeper
 from worker.lifecycle.provider import Kind, SandboxRef, SandboxSpec, Verdict
 
@@ -30,11 +30,12 @@ class Start:
     """A start runs on the process's loop; its caller may stop waiting at any moment."""
 
     def __init__(
-        self, keeper: Keeper, spec: SandboxSpec, instance: str = "", attempts: int | None = None
-    ) -> None:
+        self, keeper: Keeper, spec: SandboxSpec, instance: str = "", attempts: int | None = None,
+        opening: str = "",
+    ) -> None:  # fmt: skip
         settings = keeper.settings
         self._keeper, self._settings = keeper, settings
-        self._spec, self._instance = spec, instance
+        self._spec, self._instance, self._opening = spec, instance, opening
         # A name that is asked for is free again only once its first attempt is confirmed gone.
         self._most = 1 if spec.name else attempts or settings.start_attempts
         self._left = settings.init_wall_budget
@@ -89,6 +90,8 @@ class Start:
 
     def _pause_after(self, failure: BaseException, made: int) -> float:
         """Seconds until the next attempt; raises if there is none."""
+        if isinstance(failure, SessionEnded):
+            raise failure
         verdict, name = self._verdict(failure), self._keeper.provider.name
         log.info("start %d of at most %d failed: %s", made, self._most, failure)
         if verdict.kind is Kind.FATAL:
@@ -110,7 +113,7 @@ class Start:
         seconds = self._settings.attempt(self._left)
         async with self._keeper.recorded(
             permits, name=self._spec.name, instance=self._instance, seconds=seconds,
-            ttl=self._spec.ttl, patience=self._left,
+            ttl=self._spec.ttl, patience=self._left, opening=self._opening,
         ) as box, held(box):  # fmt: skip
             await self._brought_up_within(seconds, box)
         return box

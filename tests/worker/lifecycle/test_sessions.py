@@ -193,6 +193,26 @@ async def test_an_opener_that_is_cancelled_at_the_last_moment_leaves_its_session
     await life.end_session("s")
 
 
+async def test_a_session_that_is_ended_while_it_is_opened_has_no_second_sandbox(lifecycle, cloud):
+    cloud.set(together=2)  # the first is not ready before there is a second
+    first, second = lifecycle(), lifecycle()
+    async with asyncio.timeout(100):
+        opener = asyncio.create_task(first.session("s").__aenter__())
+        await until(lambda: cloud.stats().get("creates"))
+        assert await second.end_session("s")
+        async with second.session("s") as sandbox:
+            with pytest.raises(SandboxLost, match="its session was ended while it was started"):
+                await opener
+            assert list(cloud.stats()["names"].values()) == [sandbox.name]
+            assert await sandbox.is_alive()
+        async with first.session("s") as again:
+            assert again.name == sandbox.name
+    assert cloud.stats()["creates"] == 2
+    assert await first.end_session("s")
+    assert first.registry.look().count == 0
+    assert (await gate_of(first).status()).in_flight == 0
+
+
 async def test_a_session_that_cannot_be_reached_from_here_says_where_it_is(
     lifecycle, cloud, monkeypatch
 ):

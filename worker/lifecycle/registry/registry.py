@@ -18,6 +18,7 @@ from ground.backoff import backoff
 from ground.keys import tagged
 from ground.lua import Command, Script, as_text, load_script, text_fields
 from ground.redis.connect import AnyRedis, target_of
+from worker.lifecycle.errors import SessionEnded
 from worker.lifecycle.provider import SandboxRef
 from worker.lifecycle.registry.records import (
     Claimed,
@@ -64,12 +65,14 @@ class Registry:
     def open(
         self, name: str, owner: str, lease: float, *, provider: str, scope: str = "",
         instance: str, permits: Sequence[StartingPermit], dies_after: float,
-        ref: SandboxRef | None = None,
+        ref: SandboxRef | None = None, opening: str = "",
     ) -> tuple[str, str]:  # fmt: skip
         """Write down what is about to be made, or by its `ref` what lives already. Returns the
-        record's fence, empty where a reaper has claimed it already, and the fleet's tag."""
+        record's fence, empty where a reaper has claimed it already, and the fleet's tag.
+        `opening`: the record by which its caller opens the session `instance`."""
         more = ["provider", provider, "scope", scope]
         more += ["instance", instance] if instance else []
+        more += ["opening", opening] if opening else []
         more += ["state", "READY", *_fields(ref)] if ref else []
         fleet = self._fleet or uuid.uuid4().hex[:16]
         terms = (_us(lease), fleet, kept(permits), _us(dies_after))
@@ -77,8 +80,12 @@ class Registry:
         return as_text(fence), as_text(its_fleet)
 
     def advance(self, name: str, fence: str, state: str, ref: SandboxRef | None = None) -> bool:
-        """Note a sandbox's new state; False if the record no longer belongs to the caller."""
-        return bool(self._call(_ADVANCE, name, fence, state, *(_fields(ref) if ref else [])))
+        """Note a sandbox's new state; False if the record no longer belongs to the caller. Raises
+        `SessionEnded` if it may not be ready, since its session was ended meanwhile."""
+        noted = self._call(_ADVANCE, name, fence, state, *(_fields(ref) if ref else []))
+        if noted < 0:
+            raise SessionEnded(name)
+        return bool(noted)
 
     def session(self, instance: str, name: str, owner: str, lease: float) -> Opening:
         what, found, *rest = self._listed(_SESSION, instance, name, owner, _us(lease))
