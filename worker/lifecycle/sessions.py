@@ -47,14 +47,26 @@ class Sessions:
         """Join the session, or open it if nobody has; it is kept until `leave`."""
         keeper, mine = self._keeper, f"opening-{uuid.uuid4().hex[:24]}"
         while True:
-            turn = await aside(
-                lambda: self._registry.session(instance, mine, keeper.owner, keeper.lease)
+            asking = asyncio.ensure_future(
+                aside(lambda: self._registry.session(instance, mine, keeper.owner, keeper.lease))
             )
+            try:
+                turn = await asyncio.shield(asking)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._asked_in_vain(asking))
+                raise
             if turn.what == "ready" and turn.record is not None:
                 return self._joined(turn.record)
             if turn.what == "open":
                 return await self._opened(turn, instance, spec)
             await self._until_opened(turn)
+
+    async def _asked_in_vain(self, asking: asyncio.Future[Opening]) -> None:
+        """Nobody opens it, if it is our turn: others are not to wait for that."""
+        with contextlib.suppress(RedisError, OSError):
+            turn = await asking
+            if turn.what == "open":
+                await self._settled(Box(turn.name, turn.fence))
 
     async def leave(self, sandbox: OpenSandbox) -> None:
         """The turn is over: the session idles from now on, or is given up where it is lost."""

@@ -193,6 +193,30 @@ async def test_an_opener_that_is_cancelled_at_the_last_moment_leaves_its_session
     await life.end_session("s")
 
 
+async def test_a_caller_that_is_cancelled_as_it_asks_for_a_session_opens_nothing(
+    lifecycle, cloud, monkeypatch
+):
+    life, asking, go_on = lifecycle(), asyncio.Event(), threading.Event()
+    loop, session = asyncio.get_running_loop(), life.registry.session
+
+    def slowly(*asked):
+        turn = session(*asked)
+        loop.call_soon_threadsafe(asking.set)
+        assert go_on.wait(100)
+        return turn
+
+    monkeypatch.setattr(life.registry, "session", slowly)
+    caller = asyncio.create_task(life.session("s").__aenter__())
+    await asking.wait()
+    assert life.registry.look().count == 1
+    caller.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert life.registry.look().count == 0  # nobody waits for it for a lease
+    assert cloud.stats().get("creates", 0) == 0
+
+
 async def test_a_session_that_is_ended_while_it_is_opened_has_no_second_sandbox(lifecycle, cloud):
     cloud.set(together=2)  # the first is not ready before there is a second
     first, second = lifecycle(), lifecycle()
