@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from jail.errors import SandboxUnfit
 from jail.inside.values import Other, plain, text_of, thing
-from jail.judge.apart import cpp, nodejs
+from jail.judge.apart import bash, cpp, nodejs
 from jail.judge.apart.assertions import apart_of
 from jail.judge.arguments import arguments_of
 from jail.judge.findings import COMMENT, CaseVerdict
@@ -31,7 +31,8 @@ from jail.judge.models import Compare, JudgeRequest
 from jail.judge.suite import Case
 
 How = Literal[
-    "row", "any", "==", "is", "true", "false", "number", "word",
+    "row", "any", "==", "is", "true", "false", "word",
+    "number", "number, or octal",
     "c++", "js", "js loose", "js true", "js false",
 ]  # fmt: skip
 _LARGE = 64 << 10  # bytes; longer ones are compared beside the event loop
@@ -136,8 +137,8 @@ def _is_right(compare: Compare, wanted: Wanted, found: Any) -> bool:
         return nodejs.is_true(found) == (wanted.how == "js true")
     answers = map(value_in, wanted.answers)
     match wanted.how:
-        case "number":
-            return str(found).strip().removeprefix("+") in map(str, answers)
+        case "number" | "number, or octal" as how:
+            return bash.number_in(str(found), octal=how != "number") in answers
         case "word":
             return any(str(found).split() == [answer] for answer in answers)
         case "c++":

@@ -117,6 +117,11 @@ RETURNS = {  # what a C++ function returns, and the assertion that holds
         "(std::vector<std::pair<int, char>>{{1, 'a'}})",
     'const char *f() { return "abc"; }': 'std::string("abc")',
     "unsigned long f() { return -1; }": "18446744073709551615ull",
+    "std::size_t f() { return std::string::npos; }": "-1",
+    "unsigned f() { return -3; }": "-3",
+    "unsigned f() { return 3000000000; }": "3000000000",
+    "int f() { return -1; }": "-1",
+    "const unsigned long long &f() { static unsigned long long n = -2; return n; }": "-2",
     "float f() { return 0.1f; }": "0.1f",
     "std::vector<float> f() { return {1.1f}; }": "(std::vector<float>{1.1})",
     'std::deque<std::vector<std::string>> f() { return {{"é"}, {}}; }':

@@ -17,6 +17,8 @@ _TEST = re.compile(
 # As MultiPL-E writes it: a function by another name, and one that holds all tests.
 _RENAMED = re.compile(r"candidate\(\)\s*\{\s*(?P<name>[A-Za-z_]\w*)\s+\"\$@\"\s*;?\s*\}")
 _OPEN = re.compile(r"(?P<name>run_test|test_\w+|run_tests)\(\)\s*\{")
+# No longer number fits into bash's.
+_NUMBER = re.compile(r"\s*(?P<sign>[-+]?)(?P<zeros>0*)(?P<digits>[0-9]{1,19})\s*", re.ASCII)
 _CLOSES = {"test": "", "[": "]", "[[": "]]"}
 
 
@@ -36,8 +38,7 @@ def taken_apart(check: str) -> Apart:
             if found["open"] == "test" and closing.endswith("]"):
                 raise ValueError("a bracket that nothing has opened")
             lines.append(f"builtin printf '%s\\0' \"$({found['name']}{found['arguments']})\"")
-            splits = not found["quote"] and found["open"] != "[["
-            held.append(_held(found["operator"], found["wanted"], splits=splits))
+            held.append(_held(found))
         elif (found := _RENAMED.match(check, at)) or (
             body and (found := re.compile(rf"{body}(?=\s|;|$)").match(check, at))
         ):
@@ -56,12 +57,27 @@ def taken_apart(check: str) -> Apart:
     return Apart("\n".join(["", mark, *lines, mark, ""]), tuple(held))
 
 
-def _held(operator: str, word: str, *, splits: bool) -> Assertion:
+def _held(test: re.Match[str]) -> Assertion:
     """The rule for a word; without quotes it is split into words, of which there may be one."""
+    word, double = test["wanted"], test["open"] == "[["
     text = word[1:-1] if word[0] in "'\"" else word
-    if operator == "-eq":
-        return Assertion("number", b"%d" % int(text))
+    if test["operator"] == "-eq":
+        if (number := number_in(text, octal=double)) is None:
+            raise ValueError("no number")
+        return Assertion("number, or octal" if double else "number", b"%d" % number)
+    splits = not test["quote"] and not double
     return Assertion("word" if splits else "==", text_of([text])[1:-1])
+
+
+def number_in(text: str, *, octal: bool) -> int | None:
+    """The number that a text is; `octal` with a zero in front, as in `[[`. None if it is none."""
+    if not (found := _NUMBER.fullmatch(text)):
+        return None
+    base = 8 if octal and found["zeros"] else 10
+    try:
+        return int(found["sign"] + found["digits"], base)
+    except ValueError:  # an 8 or a 9
+        return None
 
 
 def as_json(answer: bytes) -> bytes | None:

@@ -18,6 +18,7 @@ _WORDS_OF_NUMBERS = {
     "int", "long", "short", "char", "unsigned", "signed", "bool", "float", "double", "size_t",
     "int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t", "uint32_t", "uint64_t",
 }  # fmt: skip
+_UNSIGNED = {"unsigned", "size_t", "uint8_t", "uint16_t", "uint32_t", "uint64_t"}
 _TYPES = _LISTS | _SETS | _MAPS | _TUPLES | _WORDS_OF_NUMBERS | {"string", "optional", "any"}
 _CONSTANTS = {"true": 1, "false": 0, "nullopt": None, "nullptr": None}
 _LINE = re.compile(r"[ \t]*#[ \t]*(?:include[ \t]*[<\"][^\n]*|undef[ \t]+NDEBUG[^\n]*)$", re.M)
@@ -261,6 +262,8 @@ def _cast(value: Any, kind: _Type) -> Any:
     if kind.name == "bool":
         return int(bool(_a_number(value)))
     if kind.name in _WORDS_OF_NUMBERS:
+        if kind.name in _UNSIGNED and _a_number(value) < 0:
+            raise ValueError("a number of another size")
         return int(_a_number(value))
     if kind.name == "string":
         if not isinstance(value, str):
@@ -281,7 +284,13 @@ def _cast(value: Any, kind: _Type) -> Any:
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Whether `==` says so of values of one type: numbers by value, sets and maps in any order."""
+    """Whether `==` says so of values of one type: numbers by value, sets and maps in any order.
+
+    An unsigned number is a signed one as well, which it is converted from beside a whole number.
+    """
+    match found:
+        case {"$unsigned": [value, signed]}:
+            return value == wanted or (type(wanted) is int and signed == wanted)
     match wanted:
         case {"$bag": items}:
             match found:
@@ -418,6 +427,15 @@ template <class T> void say(const T &value) {
 }
 template <class T> void penstock_next(const T &value) {
     put(count++ ? "," : "[");
+    if constexpr (number<typename bare<T>::type>::kind == 2) {
+        if (value >> (sizeof(T) * 8 - 1)) {  // a signed number beside it may be equal as well
+            char shown[80];
+            __builtin_snprintf(shown, 80, "{\"$unsigned\":[%llu,%lld]}", (unsigned long long)value,
+                               -1 - (long long)~value);
+            put(shown);
+            return;
+        }
+    }
     say(value);
 }
 extern "C" int penstock_flush(void *) __asm__("fflush");
