@@ -450,6 +450,29 @@ async def test_assertions_pass_only_if_they_were_reached(sandbox: LocalSandbox, 
     await check_assertions(sandbox, code, CHECKED[code])
 
 
+BY_UNITTEST = """
+import unittest
+class Told(unittest.TestCase):
+    def test(self): self.assertEqual(f(), 1)
+assert unittest.main(exit=False).result.wasSuccessful()
+"""
+IN_A_THREAD = """
+import threading
+said = []
+asking = threading.Thread(target=lambda: said.append(f()))
+asking.start(), asking.join()
+assert said == [1]
+"""
+
+
+@pytest.mark.parametrize(("returned", "verdicts"), [(1, "PP"), (2, "EE")])
+async def test_a_check_by_unittest_or_with_a_thread_asserts_what_it_found(
+    sandbox: LocalSandbox, returned: int, verdicts: str
+) -> None:
+    code = f"def f(): return {returned}"
+    await check_assertions(sandbox, code, verdicts, checks=(BY_UNITTEST, IN_A_THREAD))
+
+
 IN_SCRIPTS = {
     "bash": ('[ "$(f)" = 1 ]', '[ "$(f)" -lt 3 ] || exit 1'),
     "nodejs": ("require('assert')(f() === 1)", "require('assert')(f() < 3)"),
