@@ -312,7 +312,16 @@ def _check_name(name: str) -> None:
 
 
 def _read(record: Path) -> Image:
-    found = json.loads(record.read_text())
+    text = record.read_bytes()
+    try:
+        return _image(json.loads(text), record)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise StoreUnusable(
+            f"{record} is damaged; delete this file, and add its image again"
+        ) from None
+
+
+def _image(found: dict[str, Any], record: Path) -> Image:
     if found.pop("version") != _VERSION:
         raise StoreUnusable(f"{record} was written by a newer release; upgrade this one")
     fields: dict[str, Any] = found.pop("config")

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -274,6 +275,23 @@ def test_a_layer_that_is_missing_for_good_is_said_with_its_remedy(store, tmp_pat
     store.add(source)
     with store.use("task") as (_, (folder,)):
         assert (folder / "a").read_text() == "1"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "null", "[]", '{"version": 1}', '{"version": 1, "config": 5}', "[" * 100_000]
+)
+def test_a_damaged_record_is_said_with_its_remedy(store, tmp_path, text) -> None:
+    source = oci(tmp_path / "oci", [layer({"a": "1"})])
+    (image,) = store.add(source)
+    record = store.folder / "images/task.json"
+    record.write_text(text)
+    remedy = re.escape(f"{record} is damaged; delete this file, and add its image again")
+    for asked in (store.images, store.gc, lambda: store.find("task")):
+        with pytest.raises(StoreUnusable, match=remedy):
+            asked()
+    assert (store.folder / "layers" / image.layers[0]).is_dir()  # whose it is nobody knows
+    record.unlink()
+    assert store.add(source)[0].layers == image.layers
 
 
 def test_a_refused_image_leaves_none_of_its_layers_and_all_of_others(store, tmp_path) -> None:
