@@ -6,8 +6,10 @@ Responses is to be a third: a module with `read`, `whole`, `events` and `error` 
 from __future__ import annotations
 
 import json
+from base64 import b32encode
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -162,8 +164,10 @@ def answered(answer: Answer, before: str = "") -> Message:
 
 
 def call_id(reply: Reply, place: int) -> str:
-    """The id of a call of a tool; a retry gets the same."""
-    return f"call_{reply.id}_{place}"
+    """The id of a call of a tool; a retry gets the same. It has nine letters and digits, since
+    Mistral's templates take no others."""
+    digest = blake2b(f"{reply.id}_{place}".encode(), digest_size=6).digest()
+    return b32encode(digest)[:9].decode().lower()
 
 
 def event(data: Any, name: str = "") -> bytes:

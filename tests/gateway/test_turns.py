@@ -103,6 +103,21 @@ async def test_a_template_that_looks_back_forks_and_still_proves_itself(
         assert rows.counts["trained"] == sampled
 
 
+@every_wire
+async def test_ids_of_calls_are_such_as_a_template_may_demand(
+    real_redis: ground.Client, face: Face
+) -> None:
+    called = '<tool_call>\n{"name": "sh", "arguments": {}}\n</tool_call>'
+    script = always(called + called)
+    async with world(real_redis, face(model=script, template=Template(nine=True))) as here:
+        agent = await here.open()
+        for _ in range(2):
+            await agent.says("go on", tools=TOOLS)
+        ids = [call["id"] for each in agent.history for call in each.get("tool_calls") or ()]
+        assert len(set(ids)) == 4
+        assert len((await agent.rows()).rows) == 1
+
+
 async def test_sampling_is_the_sessions_and_what_the_agent_asked_for_is_noted(one: World) -> None:
     agent = await one.open(sampling={"temperature": 0.7, "seed": 5})
     await agent.says("hello", temperature=0, top_p=0.5)

@@ -156,6 +156,10 @@ class Template:
     """A result has the name of the tool that was called last, as gpt-oss has it."""
     moves_tools: bool = False
     """The tools stand before the last question of a user, as Mistral has them."""
+    nine: bool = False
+    """Ids of calls have nine letters or digits, as Mistral demands."""
+    ends_calls: str = "<|im_end|>"
+    """The end of a turn that calls tools."""
 
     def render(
         self,
@@ -171,6 +175,9 @@ class Template:
         last = asked[-1] if asked else -1
         text = "<s>" if self.bos else ""
         called = ""
+        ids = [call["id"] for each in messages for call in each.get("tool_calls") or ()]
+        if self.nine and not all(re.fullmatch("[a-zA-Z0-9]{9}", each) for each in ids):
+            raise ValueError("Tool call IDs should be alphanumeric strings with length 9!")
         listed = "".join("\n" + json.dumps(tool) for tool in tools or ())
         if tools and not self.moves_tools:
             lead = _text(messages[0]) if messages and messages[0]["role"] == "system" else ""
@@ -184,7 +191,8 @@ class Template:
                         called = f" {call['function']['name']}" if self.names_results else ""
                     final = continue_final_message and place == len(messages) - 1
                     text += f"<|im_start|>assistant{number}\n{said}"
-                    text += "" if final else "<|im_end|>\n"
+                    end = self.ends_calls if message.get("tool_calls") else "<|im_end|>"
+                    text += "" if final else f"{end}\n"
                 case "tool":
                     first = not place or messages[place - 1]["role"] != "tool"
                     ends = place + 1 == len(messages) or messages[place + 1]["role"] != "tool"
