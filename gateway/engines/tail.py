@@ -2,8 +2,9 @@
 
 A tail is rendered behind a dummy conversation, and the dummy is cut off. That is exact only if a
 template renders a tail the same behind every conversation. Engines are asked so at their start: one
-result of a tool, two, a question; thinking on and off. Where it does not hold, a conversation is
-rendered whole, and continues what was recorded only if its tokens do.
+result of a tool, two, a question; thinking on and off. Where it does not hold, or a turn that calls
+tools ends otherwise than one of text, a conversation is rendered whole, and continues what was
+recorded only if its tokens do.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class Tail:
         if not roles or "assistant" in roles:
             return None
         base = await self.base(roles[0], chat.kwargs)
-        if base is None:
+        called = start and chat.messages[start - 1].get("tool_calls")
+        if base is None or (called and not await self.base("tool", chat.kwargs)):
             return None
         whole = [*_dummy(tail), *tail]
         ids = (await self._render(replace(chat, messages=whole, tools=(), constraints={}))).ids
@@ -107,6 +109,8 @@ class Tail:
         ids = await _ids(render, [*short, *tails[0]], kwargs)
         other = await _ids(render, [*short, _turn(role, "zz", 0)], kwargs)
         mark = await self._mark(short, (), kwargs)
+        if tuple(mark[-len(self.close) :]) != self.close:
+            return None  # `closing` knows no other end
         end = next(
             (at for at in range(_alike(ids, other), 0, -1) if ids[:at][-len(mark) :] == mark), None
         )

@@ -151,6 +151,21 @@ async def test_a_template_that_looks_back_is_rendered_whole(face: Face) -> None:
 
 
 @every_face
+async def test_results_are_rendered_whole_if_calls_end_otherwise_than_texts(face: Face) -> None:
+    async with probed(face, template=Template(strips=False, ends_calls="<s>")) as (engine, _):
+        assert engine.tail.renders == ["user", "system"]
+        called = {
+            "role": "assistant",
+            "content": "x",
+            "tool_calls": [
+                {"id": "q", "type": "function", "function": {"name": "sh", "arguments": "{}"}}
+            ],
+        }
+        assert await engine.tail.render(Chat([ASK, called, ASK], TOOLS), 2) is None
+        assert await engine.tail.render(Chat([ASK, {"role": "assistant"}, ASK], TOOLS), 2)
+
+
+@every_face
 async def test_an_answer_that_was_cut_is_closed(face: Face) -> None:
     async with probed(face) as (engine, _):
         newline = encode("\n")
