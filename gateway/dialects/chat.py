@@ -63,6 +63,7 @@ class MessageBody(Body):
     tool_call_id: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
+    refusal: str | None = None
 
 
 class FunctionBody(Body):
@@ -105,6 +106,8 @@ class ChatBody(Body):
     top_logprobs: int | None = None
     temperature: float | int | None = None
     top_p: float | int | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = False
 
@@ -113,7 +116,10 @@ def read(body: Any) -> Question:
     """Understand a request, or refuse it with the reason."""
     asked: ChatBody = validated(ChatBody, body)
     refuse(asked.n not in (None, 1), "n", "one answer per request: ask several times instead")
-    for name in ("previous_response_id", "audio", "prediction", "web_search_options", "functions"):
+    for name in (
+        "previous_response_id", "audio", "prediction", "web_search_options", "functions",
+        "function_call",
+    ):  # fmt: skip
         wanted = (asked.model_extra or {}).get(name)
         refuse(bool(wanted), name, "is not served here: the model runs on your own engines")
     modalities = (asked.model_extra or {}).get("modalities")
@@ -134,9 +140,12 @@ def read(body: Any) -> Question:
         for name, value in (asked.model_extra or {}).items()
         if name in SAMPLING and value is not None
     }
+    if asked.parallel_tool_calls is False:
+        given["parallel_tool_calls"] = False
+    effort = {"reasoning_effort": asked.reasoning_effort} if asked.reasoning_effort else {}
     return Question(
         chat=Chat(
-            [sent for sent, _ in pairs], tools, asked.chat_template_kwargs or {},
+            [sent for sent, _ in pairs], tools, effort | (asked.chat_template_kwargs or {}),
             _constraints(asked, tools), continues, calls=asked.tool_choice != "none",
         ),
         messages=tuple(canonical for _, canonical in pairs),
@@ -190,12 +199,16 @@ def _message(message: MessageBody, place: int) -> tuple[dict[str, Any], Message]
     """A message as engines take it, and in canonical form."""
     where = f"messages.{place}"
     role = "system" if message.role == "developer" else message.role
+    more = message.model_extra or {}
+    refuse(bool(more.get("function_call")), where, "a function_call is not served: use tool_calls")
+    refuse(bool(more.get("audio")), where, "only text is served, not 'audio'")
     content = message.content or ""
     if not isinstance(content, str):
         content = "\n".join(_part(part, where) for part in content)
-    extra = extra_of(message.model_extra or {})
+    content = "\n".join(text for text in (content, message.refusal) if text)
+    extra = extra_of(more)
     sent: dict[str, Any] = {"role": role, "content": content}
-    name = (message.model_extra or {}).get("name")
+    name = more.get("name")
     if name and role != "assistant":
         sent["name"] = name
     refuse(bool(message.tool_calls) and role != "assistant", where, f"a {role} calls no tools")

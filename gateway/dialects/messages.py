@@ -69,6 +69,7 @@ class OutputConfig(Body):
     """How an answer is wanted."""
 
     format: OutputFormat | None = None
+    effort: str | None = None
 
 
 class MessagesBody(Body):
@@ -117,6 +118,10 @@ def read(body: Any, model: type[MessagesBody] = MessagesBody) -> Question:
              if (value := getattr(asked, name)) is not None}  # fmt: skip
     if extra.get("thinking"):
         given["thinking"] = extra["thinking"]
+    if (asked.tool_choice or {}).get("disable_parallel_tool_use"):
+        given["disable_parallel_tool_use"] = True
+    if asked.output_config and asked.output_config.effort:
+        given["effort"] = asked.output_config.effort
     return Question(
         chat=Chat(
             [sent for sent, _ in pairs], tools, {}, _constraints(asked, tools),

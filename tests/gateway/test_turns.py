@@ -127,6 +127,40 @@ async def test_sampling_is_the_sessions_and_what_the_agent_asked_for_is_noted(on
     assert (await agent.calls())[1].asked == {"temperature": 0, "top_p": 0.5}
 
 
+async def test_a_wish_for_one_call_of_a_tool_is_noted(one: World) -> None:
+    agent = await one.open()
+    await agent.says("hello", tools=TOOLS, parallel_tool_calls=False)
+    tools = [{"name": "sh", "input_schema": {"type": "object"}}]
+    choice = {"type": "auto", "disable_parallel_tool_use": True}
+    effort = {"effort": "low"}
+    await agent.messages([user("x")], tools=tools, tool_choice=choice, output_config=effort)
+    asked = [call.asked for call in (await agent.calls()).values()]
+    assert asked == [
+        {"parallel_tool_calls": False},
+        {"disable_parallel_tool_use": True, "effort": "low"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "kwargs"),
+    [
+        ({}, {"reasoning_effort": "low"}),
+        ({"enable_thinking": True}, {"reasoning_effort": "low", "enable_thinking": True}),
+        ({"reasoning_effort": "high"}, {"reasoning_effort": "high"}),
+    ],
+)
+def test_the_effort_of_reasoning_is_an_argument_of_the_template(
+    given: dict[str, Any], kwargs: dict[str, Any]
+) -> None:
+    body = {"model": "m", "messages": [user("hello")], "reasoning_effort": "low"}
+    assert chat.read(body | {"chat_template_kwargs": given}).chat.kwargs == kwargs
+
+
+def test_a_refusal_that_is_sent_back_stands_in_the_prompt() -> None:
+    said = [user("hello"), {"role": "assistant", "content": None, "refusal": "No."}, user("why?")]
+    assert chat.read({"model": "m", "messages": said}).chat.messages[1]["content"] == "No."
+
+
 async def test_a_finalized_session_is_in_the_buffer_and_takes_no_more_turns(one: World) -> None:
     agent = await one.open()
     await agent.says("hello")
@@ -601,6 +635,11 @@ async def test_a_broken_end_is_mended_by_ids(
         ({"tools": [{"type": "web_search"}]}, "only functions are served"),
         ({"tool_choice": "required"}, "there are no tools"),
         ({"messages": []}, "at least 1 item"),
+        ({"function_call": "auto"}, "is not served here"),
+        ({"messages": [user("hello"), {"role": "assistant", "content": None, "function_call": {
+            "name": "sh", "arguments": "{}"}}, user("go on")]}, "use tool_calls"),
+        ({"messages": [user("hello"), {"role": "assistant", "audio": {"id": "a"}}]},
+         "only text is served"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {
             "url": "data:"}}]}]}, "only text is served"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
