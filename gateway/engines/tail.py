@@ -2,8 +2,8 @@
 
 A tail is rendered behind a dummy conversation, and the dummy is cut off. That is exact only if a
 template renders a tail the same behind every conversation. Engines are asked so at their start: one
-result of a tool, two, a question; thinking on and off. Where it does not hold, or a turn that calls
-tools ends otherwise than one of text, a conversation is rendered whole, and continues what was
+result of a tool, two, a question; thinking on and off. Turns that call tools must also end as those
+of text do. Where this does not hold, a conversation is rendered whole, and continues what was
 recorded only if its tokens do.
 """
 
