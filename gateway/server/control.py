@@ -98,8 +98,7 @@ def _of(request: Request) -> tuple[SessionLog, str]:
 
 @control.post("/tasks/{task}/sessions")
 async def open_session(task: Task, asked: Open, request: Request) -> dict[str, Any]:
-    """Open a session. The same uid again is the same session, under a further key; its
-    sampling stays."""
+    """Open a session. The same uid again is the same session with its sampling, and a new key."""
     sessions, _ = _of(request)
     budget, sampling = asked.budget, asked.sampling.model_dump(exclude_unset=True)
     opened = await sessions.open(
