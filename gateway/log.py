@@ -541,8 +541,11 @@ class SessionLog:
         ), rows  # fmt: skip
 
     async def read(self, session: Session) -> Log:
-        """The log as it is now, to look at."""
-        return (await self._read(session))[1]
+        """The log as it is now, to look at. `SessionOver` if it is finalized: it is forgotten."""
+        facts, log = await self._read(session)
+        if facts.get("state") == "final":
+            raise SessionOver(session.sid, "final")
+        return log
 
     async def _read(self, session: Session) -> tuple[dict[str, str], Log]:
         found, records, states = await self._link.commands([

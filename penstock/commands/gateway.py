@@ -130,9 +130,9 @@ Examples:
 def show(task: str, session: str, tokens: bool, as_json: bool) -> int:
     """Show a session's turns as a tree, and the rows that it would give now.
 
-    Exits with 1 if there is no such session.
+    Exits with 1 if there is no such session, or it is finalized.
     """
-    from gateway.errors import SessionUnknown
+    from gateway.errors import SessionOver, SessionUnknown
     from gateway.log import Session
     from gateway.show import described, lines
     from gateway.training_rows import rows_of
@@ -143,7 +143,7 @@ def show(task: str, session: str, tokens: bool, as_json: bool) -> int:
 
     try:
         found, rows = _with_log(read)
-    except SessionUnknown:
+    except (SessionOver, SessionUnknown):
         say(f"penstock: task {task!r} has no open session {session!r}; list them with "
             "penstock gateway ls", err=True)  # fmt: skip
         return 1

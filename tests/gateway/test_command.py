@@ -77,3 +77,9 @@ async def test_a_session_is_a_tree_of_turns_and_its_trained_tokens_are_green(
         unknown = await penstock(shared_server, "show", "math", "none")
         assert unknown.returncode == 1
         assert "has no open session 'none'" in unknown.stderr
+        await here.finalize(agent)
+        final = await penstock(shared_server, "show", "math", agent.sid)
+        assert (final.returncode, final.stdout) == (1, "")
+        assert f"has no open session {agent.sid!r}" in final.stderr
+        looked = await here.http.get(f"/tasks/math/sessions/{agent.sid}")
+        assert (looked.status_code, looked.json()["data"]["state"]) == (409, "final")
