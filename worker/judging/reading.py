@@ -14,9 +14,9 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from ground.backoff import backoff
 from ground.recent import Recent
-from ground.redis.connect import connect_async
+from ground.redis.connect import TIMEOUT, connect_async
+from ground.redis.outage import Outage
 from ground.redis.url import RedisTarget
 from jail.errors import SandboxUnfit, SandboxUnreachable
 from jail.judge.models import SuiteRef
@@ -33,7 +33,7 @@ from worker.queue.suite_store import (
 )
 
 KEPT = 256 << 20  # bytes of cases that a worker remembers
-_TRIES = 4
+PATIENCE = 30.0  # seconds of an outage of Redis that cost no case
 _AHEAD = 2
 _PACKS = 8  # that a program has open: cases side by side are in neighbouring ones
 
@@ -64,6 +64,7 @@ class SuiteReader:
         self._kept: Recent[bytes] = Recent(kept, len)
         self._coming: dict[str, asyncio.Task[bytes]] = {}
         self._renewed: dict[str, float] = {}
+        self._outage = Outage()
 
     async def open(self, ref: SuiteRef) -> "StoredSuite":
         """Open a stored suite. Raises `SandboxUnfit` if it is not there, for `suite_missing`."""
@@ -94,18 +95,21 @@ class SuiteReader:
         return content
 
     async def _asked(self, key: str) -> bytes | None:
-        for attempt in range(1, _TRIES + 1):
+        """The value; while Redis is away it is asked for again, as long as a gate would be."""
+        clock = asyncio.get_running_loop().time
+        while True:
             try:
                 value: bytes | None = await self.client.get(key)
             except (RedisError, OSError) as problem:
-                if attempt == _TRIES:
+                now = clock()
+                if now >= self._outage.failed(now, problem, TIMEOUT) + PATIENCE:
                     raise SandboxUnreachable(
                         f"a suite could not be fetched: {problem}", reason="suite_unreachable"
                     ) from None
-                await asyncio.sleep(backoff(attempt, 0.1, 2.0))
+                await asyncio.sleep(self._outage.retry_at - now)
             else:
+                self._outage.over()
                 return value
-        return None
 
     async def _renew(self, digest: str, blobs: Iterable[str]) -> None:
         """Keep the suite alive while jobs take it up."""

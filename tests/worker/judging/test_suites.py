@@ -9,7 +9,7 @@ from redis.exceptions import ConnectionError
 
 from ground.redis.connect import target_of
 from ground.redis.url import parse_redis_url
-from jail.errors import SandboxFailure
+from jail.errors import SandboxFailure, SandboxUnreachable
 from jail.judge.models import JudgeCase, SuiteRef
 from jail.judge.packed import BLOB, pack
 from jail.judge.suite import case_of
@@ -168,6 +168,31 @@ async def test_a_worker_fetches_a_suite_once_for_many_programs(real_redis) -> No
     await reader.close()
 
     assert gets_of(real_redis) - before == len(packed.blobs) + 1
+
+
+async def test_an_outage_of_redis_amid_a_program_costs_no_case(proxy, real_redis) -> None:
+    packed = pack(cases(20, 200_000))
+    SuiteStore(target_of(real_redis), "code", patience=0.0).send(packed)
+    reader = SuiteReader(proxy.target)
+    suite = await reader.open(packed.ref)
+
+    proxy.lose_replies(6)
+
+    assert (await suite.case(0)).expected == (b"0",)
+    assert proxy.losing == 0
+    await reader.close()
+
+
+async def test_who_asks_late_in_an_outage_asks_once(monkeypatch) -> None:
+    reader = SuiteReader(parse_redis_url("redis://127.0.0.1:1"))
+    monkeypatch.setattr("worker.judging.reading.PATIENCE", 0.0)
+
+    for digest in "ab":
+        with pytest.raises(SandboxUnreachable):
+            await reader.fetched(digest, blob_key(digest))
+
+    assert reader._outage._failures == 2
+    await reader.close()
 
 
 async def test_what_a_worker_remembers_is_bounded(store, redis) -> None:
