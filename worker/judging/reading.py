@@ -5,10 +5,12 @@ fails, hardly more than that case is fetched.
 """
 
 import asyncio
+import contextlib
 import json
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -73,8 +75,9 @@ class SuiteReader:
             raise SandboxUnfit(
                 f"the suite {ref.sha256[:12]}… has other than {ref.count} cases", reason=MISSING
             )
-        await self._renew(ref.sha256, blobs)
-        return StoredSuite(self, packs)
+        suite = StoredSuite(self, packs, partial(self._renew, ref.sha256, blobs))
+        await suite.renew()
+        return suite
 
     async def fetched(self, digest: str, key: str) -> bytes:
         """The content. Callers that ask meanwhile wait for the same answer."""
@@ -112,18 +115,16 @@ class SuiteReader:
                 return value
 
     async def _renew(self, digest: str, blobs: Iterable[str]) -> None:
-        """Keep the suite alive while jobs take it up."""
+        """Keep the suite alive while jobs take it up, and while its cases are judged."""
         now = asyncio.get_running_loop().time()
         if now < self._renewed.get(digest, -RENEW) + RENEW:
             return
+        self._renewed[digest] = now  # also if it fails: it has time enough for another renewal
         async with self.client.pipeline(transaction=False) as pipe:
             for key in (suite_key(digest), *map(blob_key, blobs)):
                 pipe.expire(key, self._ttl)
-            try:
+            with contextlib.suppress(RedisError, OSError):
                 await pipe.execute()
-            except (RedisError, OSError):  # it expires later than this program needs it
-                return
-        self._renewed[digest] = now
 
     async def close(self) -> None:
         """Hang up."""
@@ -135,8 +136,13 @@ class SuiteReader:
 class StoredSuite:
     """A `Suite` whose cases are in Redis."""
 
-    def __init__(self, reader: SuiteReader, packs: list[tuple[int, list[str]]]) -> None:
-        self._reader = reader
+    def __init__(
+        self,
+        reader: SuiteReader,
+        packs: list[tuple[int, list[str]]],
+        renew: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._reader, self.renew = reader, renew
         self._packs = [digests for _, digests in packs]
         self._ends = list(accumulate(count for count, _ in packs))
         self._rows: Recent[list[Any]] = Recent(_PACKS)  # of the last packs that were read
@@ -146,6 +152,7 @@ class StoredSuite:
         return self._ends[-1]
 
     async def case(self, index: int) -> Case:
+        await self.renew()
         for later in range(index + 1, index + 1 + min(index, _AHEAD)):  # behind the first, none
             if later < len(self) and self._has_large(later):
                 self._begin(later)

@@ -15,7 +15,7 @@ from jail.judge.packed import BLOB, pack
 from jail.judge.suite import case_of
 from worker.errors import QueueUnavailable
 from worker.judging.reading import SuiteReader
-from worker.queue.suite_store import TTL, SuiteStore, TooLate, blob_key, suite_key
+from worker.queue.suite_store import RENEW, TTL, SuiteStore, TooLate, blob_key, suite_key
 
 
 def cases(count: int, size: int = 10) -> list[JudgeCase]:
@@ -168,6 +168,21 @@ async def test_a_worker_fetches_a_suite_once_for_many_programs(real_redis) -> No
     await reader.close()
 
     assert gets_of(real_redis) - before == len(packed.blobs) + 1
+
+
+async def test_a_suite_lives_on_while_a_long_program_is_judged(store, reader, redis) -> None:
+    packed = pack(cases(20, 200_000))
+    store.send(packed)
+    suite = await reader.open(packed.ref)
+    keys = redis.keys("penstock:*")
+    for key in keys:
+        redis.expire(key, 100)
+    reader._renewed[packed.ref.sha256] -= RENEW  # so much time has passed
+
+    await suite.case(0)
+    await suite.close()
+
+    assert all(redis.ttl(key) > TTL - 60 for key in keys)
 
 
 async def test_an_outage_of_redis_amid_a_program_costs_no_case(proxy, real_redis) -> None:
