@@ -75,7 +75,10 @@ class Vllm(Engine):
         self, ids: Sequence[int], chat: Chat, params: Mapping[str, Any], rid: str
     ) -> Part:
         wanted = await self._wanted(chat)
-        sampling = {**wanted, **params, "logprobs": 0, "detokenize": bool(params.get("stop"))}
+        stops = {"stop", "stop_token_ids"} & wanted.keys() & params.keys()
+        both = {name: [*wanted[name], *params[name]] for name in stops}
+        sampling = {**wanted, **params, **both, "logprobs": 0}
+        sampling["detokenize"] = bool(sampling.get("stop"))
         body = {
             "request_id": rid, "model": self.model, "token_ids": list(ids),
             "sampling_params": sampling, "stream": True, "output_mode": "tokens",

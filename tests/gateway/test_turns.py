@@ -812,6 +812,20 @@ async def test_an_answer_of_messages_is_bound_to_the_schema_that_is_asked_for(
     assert bound.chat.constraints["response_format"]["json_schema"]["schema"] == schema
 
 
+async def test_the_stops_of_a_session_stand_beside_those_that_a_parser_wants(
+    one: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def rendered(self: Any, body: Any, reply: Any, query: Any) -> Any:
+        found = await ScriptedVllm.rendered(self, body, reply, query)
+        found["sampling_params"]["stop_token_ids"] = [7]
+        return found
+
+    monkeypatch.setitem(one.engine.routes, ("POST", "/v1/chat/completions/render"), rendered)
+    agent = await one.open(sampling={"stop_token_ids": [8]})
+    await agent.says("hello", tools=TOOLS)
+    assert one.engine.log[-1].body["sampling_params"]["stop_token_ids"] == [7, 8]
+
+
 async def test_a_bound_answer_is_marked_as_such(real_redis: ground.Client) -> None:
     """Edge 27: a grammar cuts the distribution."""
     for face in (ScriptedVllm, ScriptedSglang):
