@@ -113,8 +113,12 @@ class _Bounded:
         self._gathered = 0
         self.tell, self.seekable = file.tell, file.seekable
 
-    def seek(self, position: int) -> int:
+    def begin(self) -> None:
+        """A header begins."""
         self._gathered = 0
+
+    def seek(self, position: int) -> int:
+        self.begin()
         return self._file.seek(position)
 
     def read(self, count: int) -> bytes:
@@ -124,9 +128,19 @@ class _Bounded:
         return self._file.read(count)
 
 
+class _Tar(tarfile.TarFile):
+    """Keeps no more of a header than its entry: the rest has megabytes, if its maker likes."""
+
+    def next(self) -> tarfile.TarInfo | None:
+        cast(_Bounded, self.fileobj).begin()
+        if member := super().next():
+            member.pax_headers = {}
+        return member
+
+
 def tar_in(file: IO[bytes] | BinaryIO) -> tarfile.TarFile:
     """A plain tar of anybody's. Raises `ImageBroken` for a header that would fill the memory."""
-    return tarfile.open(fileobj=cast(IO[bytes], _Bounded(file)), mode="r:")
+    return _Tar.open(fileobj=cast(IO[bytes], _Bounded(file)), mode="r:")
 
 
 class _InTar:
@@ -140,7 +154,6 @@ class _InTar:
                     f"{path} has more than {_MOST_ENTRIES:,} entries; no archive of images has. "
                     "Is it a tar of a plain root? Unpack it, and name its folder"
                 )
-            member.pax_headers = {}  # megabytes, if their maker likes
             if len(member.name) + len(member.linkname) > _MOST_NAME:
                 tar.members.pop()  # type: ignore[attr-defined]  # no image names it
             else:

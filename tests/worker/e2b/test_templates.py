@@ -5,6 +5,7 @@ import io
 import os
 import tarfile
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -189,6 +190,46 @@ async def test_an_archive_is_copied_by_one_call_however_many_files_it_has(tmp_pa
         made.file(f"a/{number}", b"x" * number)
     found = await placed(made, tmp_path)
     assert found == [(f"/a/{number}", "file", b"x" * number) for number in range(300)]
+
+
+async def test_of_what_a_copied_archive_says_beside_its_files_nothing_is_kept(
+    tmp_path: Path,
+) -> None:
+    with tarfile.open(tmp_path / "archive", "w", format=tarfile.PAX_FORMAT) as made:
+        for number in range(40):
+            member = tarfile.TarInfo(f"a/{number}")
+            member.size, member.pax_headers = 1, {"comment": "y" * (1 << 20)}
+            made.addfile(member, io.BytesIO(b"x"))
+    tracemalloc.start()
+    try:
+        await Copying("a", "/a", "", "").into(Taking(), tmp_path / "archive")  # type: ignore[arg-type]
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+
+
+async def test_an_archive_of_many_empty_files_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each header has its bound, and not all of them together."""
+    monkeypatch.setattr("jail.images.archive._MOST_JSON", 1 << 16)
+    made = Layer()
+    for number in range(300):
+        made.file(f"a/{number}", b"")
+    assert len(await placed(made, tmp_path)) == 300
+
+
+async def test_an_archive_of_more_entries_than_a_layer_may_have_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.e2b.templates.copying.MOST_ENTRIES", 3, raising=False)
+    most, more = Layer(), Layer()
+    for number in range(3):
+        most.file(f"a/{number}", b"")
+        more.file(f"a/{number}", b"")
+    assert len(await placed(most, tmp_path)) == 3
+    with pytest.raises(Problem, match="more than 3 entries"):
+        await placed(more.file("a/last", b""), tmp_path)
 
 
 async def test_a_hard_link_is_copied_whole_and_so_is_what_follows_it(tmp_path: Path) -> None:

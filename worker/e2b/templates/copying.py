@@ -14,6 +14,7 @@ from typing import IO
 
 from jail.images.archive import tar_in
 from jail.images.stream import plain
+from jail.images.unpack import MOST_ENTRIES
 from jail.inside.packing import head
 from jail.sessions import CommandRequest, Session
 from worker.e2b.problems import Problem
@@ -84,6 +85,10 @@ class Copying:
         held = bytearray()
         members = iter(tar)  # not `tar.next`, which ends at a hard link: that has all of them read
         while member := await asyncio.to_thread(next, members, None):
+            if len(made) == MOST_ENTRIES:
+                raise Problem(
+                    "invalid_argument", f"COPY: the archive has more than {MOST_ENTRIES:,} entries"
+                )
             made.append(path := self._place_of(member.name, member.isdir()))
             content: IO[bytes] | None = None
             left = 0
