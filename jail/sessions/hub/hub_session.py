@@ -170,6 +170,9 @@ class KeptSession:
             self._used = self._loop.time()
 
     def keep(self, ttl: float | None, idle: float | None) -> None:
+        """Change its times. Raises `SessionGone` where it ends already, since one has run out."""
+        if self._timed_out:
+            raise self.gone()
         if ttl is not None:
             self._ends = self._loop.time() + ttl
         if idle is not None:
@@ -187,7 +190,8 @@ class KeptSession:
             self._alarm = self._loop.call_at(due, self._look_at_the_clock)
             return
         limit = "its time to live" if now >= self._ends else f"{self._idle:g} s without a call"
-        self._timed_out = self._loop.create_task(self.end(f"{limit} passed"))
+        self.why = f"{limit} passed"
+        self._timed_out = self._loop.create_task(self.end(self.why))
 
     def info(self) -> dict[str, Any]:
         clock = time.time() - self._loop.time()

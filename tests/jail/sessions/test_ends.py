@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from jail.errors import SandboxUnavailable
+from jail.limits import Limits
 from jail.sessions import (
     CommandRequest,
     Exit,
@@ -26,6 +27,7 @@ from jail.sessions import (
     SessionRequest,
     TooManySessions,
 )
+from jail.sessions.hub.hub_session import KeptSession
 from jail.sessions.settings import SessionSettings
 from jail.settings import SandboxSettings
 from tests.harness.remains import processes_in
@@ -354,3 +356,14 @@ async def test_fifty_at_once(folder):
 @pytest.mark.timeout(900)
 async def test_three_hundred_alive(folder):
     await many(folder, 300)
+
+
+async def test_a_session_whose_time_has_run_out_cannot_be_kept_while_it_ends():
+    kept = KeptSession({"name": "mine", "ttl": 0.0, "idle": None}, "ns", Limits(), None)
+    kept._ending = asyncio.ensure_future(kept.over.wait())  # its jail takes its time
+    kept._look_at_the_clock()
+    with pytest.raises(SessionGone, match="mine is gone: its time to live passed"):
+        kept.keep(60.0, None)
+    kept.over.set()
+    await kept._timed_out
+    kept._line.close()
