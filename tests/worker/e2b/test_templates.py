@@ -1,15 +1,18 @@
 """Templates of the unmodified E2B SDK: images of this machine, and what is built on them."""
 
+import asyncio
 import gzip
 import io
 import os
 import tarfile
+import threading
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2b import BuildException, FileType, Sandbox, SandboxException, Template
@@ -18,7 +21,7 @@ from packaging.version import Version
 from jail.images import ImageBroken
 from jail.images.archive import ImageConfig
 from jail.images.settings import ImageSettings
-from jail.images.store import BUILD, ImageStore
+from jail.images.store import BUILD, Image, ImageStore
 from jail.inside.packing import entries
 from jail.sessions import CommandRequest, Exit, Output, SessionGone
 from tests.harness import patient
@@ -463,3 +466,28 @@ async def test_each_session_of_a_build_starts_with_leave(tmp_path: Path) -> None
     finally:
         end_hubs(tmp_path / "boxes")
     assert begun == ["leave", "opened"] * 2
+
+
+async def test_a_build_that_is_cancelled_as_it_gives_names_gives_none_later(tmp_path: Path) -> None:
+    settings = ImageSettings(images=tmp_path / "images")
+    store = ImageStore.of(settings, 65534)
+    store.add(oci(tmp_path / "oci", [base()], name="t", packed=bytes))
+    sessions = sessions_in(tmp_path / "boxes", images=settings)
+    building = Building(sessions, store.find("t"), tmp_path, None, nullcontext)
+    loop, giving, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    extend = building._store.extend
+
+    def slowly(*asked: Any) -> Image:
+        loop.call_soon_threadsafe(giving.set)
+        assert go_on.wait(100)
+        return extend(*asked)
+
+    building._store.extend = slowly  # type: ignore[method-assign]
+    build = asyncio.create_task(building.finish(["mine"], "", ""))
+    await giving.wait()
+    build.cancel()
+    loop.call_later(0.1, go_on.set)
+    await asyncio.wait([build])
+    assert build.cancelled()
+    assert go_on.is_set()
+    assert store.find("mine")  # so whoever waits for the build can remove it

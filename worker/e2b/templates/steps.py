@@ -159,9 +159,16 @@ class Building:
             )
 
     async def finish(self, names: Sequence[str], start: str, ready: str) -> None:
+        """Give the image its names. Cancelled, it has ended when no name can come any more."""
         config = replace(self.config, start=start, ready=ready)
         for name in names:
-            await asyncio.to_thread(self._store.extend, self.image, None, name, config)
+            giving = asyncio.ensure_future(
+                asyncio.to_thread(self._store.extend, self.image, None, name, config)
+            )
+            try:
+                await asyncio.shield(giving)
+            finally:
+                await asyncio.wait([giving])
 
 
 def _known(store: ImageStore, name: str) -> Image | None:
