@@ -21,6 +21,7 @@ log = logging.getLogger("penstock.worker")
 
 _EVERY = 0.5  # seconds
 _PATIENCE = 10.0  # seconds, for the thread that listens to end
+_LOOKS = 1.0  # seconds after which it looks whether its end is wanted, if Redis says nothing
 
 
 def channel_of(correlation_id: str) -> str:
@@ -67,27 +68,30 @@ def listening(
 
     Where the channel may not be read, it is never called.
     """
-    with connect(target, timeout=None) as client, client.pubsub() as channel:
+    with connect(target) as client, client.pubsub() as channel:
         try:
             channel.subscribe(channel_of(correlation_id))
         except (RedisError, OSError) as problem:
             log.debug("the progress of judging is not known: %s", problem)
             yield
             return
-        thread = threading.Thread(target=_hear, args=(channel, tell), daemon=True)
+        over = threading.Event()
+        thread = threading.Thread(target=_hear, args=(channel, tell, over), daemon=True)
         thread.start()
         try:
             yield
         finally:
+            over.set()
             with contextlib.suppress(RedisError, OSError):  # the connection has ended: so does it
-                channel.unsubscribe()
+                channel.unsubscribe()  # whose reply wakes it
             thread.join(_PATIENCE)
 
 
-def _hear(channel: Any, tell: Callable[[int], None]) -> None:
+def _hear(channel: Any, tell: Callable[[int], None], over: threading.Event) -> None:
     try:
-        for message in channel.listen():
-            if message["type"] == "message":
+        while channel.subscribed and not over.is_set():
+            message = channel.get_message(timeout=_LOOKS)
+            if message and message["type"] == "message":
                 tell(int(message["data"]))
     except (RedisError, OSError) as problem:
         log.debug("the progress of judging is no longer known: %s", problem)

@@ -5,10 +5,11 @@ import json
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
-from ground import SettingError
+from ground import SettingError, connect
 from jail.judge import JudgeCase, JudgeResult, read_cases
 from jail.judge.models import JudgeRequest
 from penstock.in_process import run_queued
@@ -297,3 +298,17 @@ def test_who_asks_for_progress_hears_which_case_the_worker_is_at(real_redis) -> 
             until(lambda: heard, "the case that it is at")
 
     assert set(heard) <= set(range(30))
+
+
+def test_a_redis_that_does_not_answer_keeps_nobody_who_asks_for_progress(
+    proxy, monkeypatch
+) -> None:
+    monkeypatch.setattr("worker.judging.progress.connect", partial(connect, timeout=0.1))
+    done = []
+    with listening(proxy.target, "mine", done.append):
+        proxy.freeze()
+    with listening(proxy.target, "mine", done.append):
+        done.append(-1)
+
+    proxy.thaw()
+    assert done == [-1]
