@@ -132,6 +132,10 @@ def read(body: Any) -> Question:
         continues and asked.messages[-1].role != "assistant",
         "continue_final_message", "the last message is not an assistant's",
     )  # fmt: skip
+    refuse(
+        continues and "tool_calls" in pairs[-1][0], "continue_final_message",
+        "the last message calls tools: send their results",
+    )  # fmt: skip
     stops = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
     refuse(len(stops) > 16 or "" in stops, "stop", "up to 16 texts, none of them empty")
     options = asked.stream_options

@@ -111,6 +111,8 @@ def read(body: Any, model: type[MessagesBody] = MessagesBody) -> Question:
     for place, message in enumerate(asked.messages):
         pairs += _messages(message, f"messages.{place}")
     refuse(not pairs, "messages", "there is no content in them")
+    open_calls = "tool_calls" in pairs[-1][0] and not isinstance(asked, CountBody)
+    refuse(open_calls, "messages", "the last calls tools: send their results")
     tools = [_tool(tool, f"tools.{place}") for place, tool in enumerate(asked.tools or ())]
     stops = asked.stop_sequences or []
     refuse(len(stops) > 16 or "" in stops, "stop_sequences", "up to 16 texts, none of them empty")

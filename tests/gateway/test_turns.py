@@ -645,6 +645,9 @@ async def test_a_broken_end_is_mended_by_ids(
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
          "only text is served"),
         ({"max_tokens": 0}, "greater than or equal to 1"),
+        ({"continue_final_message": True, "messages": [user("hello"), {
+            "role": "assistant", "tool_calls": [{"function": {"name": "sh"}}]}]},
+         "calls tools: send their results"),
     ],
 )  # fmt: skip
 async def test_what_chat_does_not_serve_is_refused_with_its_reason(
@@ -674,6 +677,9 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"mcp_servers": [{"url": "http://x"}]}, "is not served here"),
         ({"messages": []}, "at least 1 item"),
         ({"max_tokens": None}, "valid integer"),
+        ({"messages": [user("hello"), {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "k", "name": "sh", "input": {}}]}]},
+         "calls tools: send their results"),
     ],
 )  # fmt: skip
 async def test_what_messages_does_not_serve_is_refused_with_its_reason(
