@@ -45,5 +45,5 @@ if ANSWER ~= '' then redis.call('SET', of(SID, ':answer:' .. CALL), ANSWER, 'PX'
 redis.call('HSET', of(SID, ''), 't', clock)
 renew(SID, s[3], IDLE_MS) -- nobody sweeps what all gateways have left
 wake_joined(SID, CALL)
-wake_drained(SID)
+wake_drained(SID, s[1])
 return 'done'

@@ -16,7 +16,7 @@ for sid, call, fence, what in each() do
     local record = BROKEN[state] and redis.call('HGET', of(sid, ':calls'), call)
     if record and string.match(record, '^o(%x+)') == fence then
       give_up(sid, call, what)
-      wake_drained(sid)
+      wake_drained(sid, redis.call('HGET', of(sid, ''), 'state'))
       noted = noted + 1
     end
   elseif state == '1' or state == '3' then
@@ -24,7 +24,7 @@ for sid, call, fence, what in each() do
     redis.call('ZREM', of(sid, ':open'), call)
     redis.call('HINCRBY', of(sid, ''), 'snap', 1)
     wake_joined(sid, call)
-    wake_drained(sid)
+    wake_drained(sid, redis.call('HGET', of(sid, ''), 'state'))
     noted = noted + 1
   end
 end

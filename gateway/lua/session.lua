@@ -29,8 +29,8 @@ end
 
 -- The last call under way has ended, or its process has said what it sent: who wants to freeze the
 -- session comes back.
-local function wake_drained(sid)
-  if redis.call('HGET', of(sid, ''), 'state') ~= 'draining' then return end
+local function wake_drained(sid, state)
+  if state ~= 'draining' then return end
   for _, id in ipairs(redis.call('ZRANGE', of(sid, ':open'), 0, 255)) do
     if BROKEN[state_of(sid, id)] then return end
   end
