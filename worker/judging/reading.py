@@ -24,6 +24,7 @@ from jail.errors import SandboxUnfit, SandboxUnreachable
 from jail.judge.models import SuiteRef
 from jail.judge.suite import Case
 from worker.queue.suite_store import (
+    KNOWN,
     MISSING,
     RENEW,
     blob_key,
@@ -65,7 +66,7 @@ class SuiteReader:
         self._ttl = suite_ttl()
         self._kept: Recent[bytes] = Recent(kept, len)
         self._coming: dict[str, asyncio.Task[bytes]] = {}
-        self._renewed: dict[str, float] = {}
+        self._renewed: Recent[float] = Recent(KNOWN)
         self._outage = Outage()
 
     async def open(self, ref: SuiteRef) -> "StoredSuite":
@@ -119,7 +120,7 @@ class SuiteReader:
         now = asyncio.get_running_loop().time()
         if now < self._renewed.get(digest, -RENEW) + RENEW:
             return
-        self._renewed[digest] = now  # also if it fails: it has time enough for another renewal
+        self._renewed.put(digest, now)  # also if it fails: it has time enough for another renewal
         async with self.client.pipeline(transaction=False) as pipe:
             for key in (suite_key(digest), *map(blob_key, blobs)):
                 pipe.expire(key, self._ttl)

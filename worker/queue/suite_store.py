@@ -23,6 +23,7 @@ from ground import connect
 from ground.backoff import backoff
 from ground.keys import tagged
 from ground.lua import chunks
+from ground.recent import Recent
 from ground.redis.url import RedisTarget
 from jail.judge.packed import Packed, digest_of
 from worker.errors import QueueUnavailable
@@ -30,6 +31,7 @@ from worker.settings import result_ttl_here
 
 TTL = 3600  # seconds at least; renewed when a suite is sent, and when a worker takes it up
 RENEW = TTL / 4
+KNOWN = 10_000  # suites of which a process remembers when it sent or renewed them
 MISSING = "suite_missing"
 
 _COMPRESS_ABOVE = 4096
@@ -82,7 +84,7 @@ class SuiteStore:
         self._target, self._queue, self._patience = target, queue, patience
         self._client, self._ttl = connect(target), suite_ttl()
         self._guard = threading.Lock()
-        self._sent: dict[str, float] = {}
+        self._sent: Recent[float] = Recent(KNOWN)
         self._failed: tuple[Exception | None, float] = None, -math.inf  # the last attempt that did
 
     def knows(self, packed: Packed) -> bool:
@@ -140,7 +142,7 @@ class SuiteStore:
         except (RedisError, OSError) as problem:
             self._failed = problem, time.monotonic()
             return problem
-        self._sent[packed.ref.sha256] = time.monotonic()
+        self._sent.put(packed.ref.sha256, time.monotonic())
         return None
 
     def _send(self, packed: Packed, ends: float) -> None:

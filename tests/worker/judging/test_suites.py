@@ -104,6 +104,15 @@ def test_only_what_is_missing_is_sent(redis, store) -> None:
     assert redis.get(kept) == b"seen"
 
 
+def test_a_client_remembers_so_many_suites_and_sends_older_ones_again(redis, monkeypatch) -> None:
+    monkeypatch.setattr("worker.queue.suite_store.KNOWN", 2)
+    store = SuiteStore(target_of(redis), "code", patience=0.0)
+    suites = [pack(cases(count)) for count in (1, 2, 3)]
+    for packed in suites:
+        store.send(packed)
+    assert [store.knows(packed) for packed in suites] == [False, True, True]
+
+
 def test_texts_that_repeat_are_kept_once() -> None:
     same = "1" * 100_000
     packed = pack([JudgeCase(input=same, expected=str(n)) for n in range(10)])
