@@ -1,7 +1,6 @@
 """The example of a training that does not notice: its gradient, and its claim."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -191,17 +190,21 @@ def test_a_run_that_was_interrupted_leaves_no_process_and_is_run_again(
 
 def test_no_process_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.unbothered", "--folder", tmp_path]
-    trained = tmp_path / "seed-1/undisturbed"
+    trained = tmp_path / "seed-1/bare"
     with subprocess.Popen(
-        [*command, "--runs", "undisturbed"], cwd=ROOT, stdout=subprocess.DEVNULL,
-        env=os.environ | {"PENSTOCK_GATEWAY_HOST": "192.0.2.1"},  # of another fleet
-    ) as run:  # fmt: skip
-        until(lambda: bool(notes.read(trained, "steps")) or run.poll() is not None, "a step")
-        tasks = Path(f"/proc/{run.pid}/task").glob("*/children")
-        begun = [Path("/proc", child) for task in tasks for child in task.read_text().split()]
+        [*command, "--runs", "bare", "--steps", "9999"], cwd=ROOT, stdout=subprocess.DEVNULL
+    ) as run:
+        until(lambda: bool(notes.read(trained, "steps")), "a step")
         run.kill()
-    assert len(begun) >= fleet.WORKERS + len(("engine", "gateway", "trainer", "redis"))
-    until(lambda: not any(process.exists() for process in begun), "its processes end")
+    until(lambda: not processes_named(str(trained)), "its trainer ends")
+
+
+def test_a_run_takes_no_setting_of_another_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_GATEWAY_HOST", "192.0.2.1")
+    monkeypatch.setenv("HOME_OF_MINE", "kept")
+    given = fleet._environment()
+    assert given["HOME_OF_MINE"] == "kept"
+    assert not [name for name in given if name.startswith("PENSTOCK_")]
 
 
 @pytest.mark.parametrize(
