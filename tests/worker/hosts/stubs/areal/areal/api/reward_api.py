@@ -5,14 +5,16 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 
-class AsyncRewardWrapper:
-    _pools: list = []  # until the process ends: one that is collected then may fail, in Python itself
+# Kept until the process ends. One that is collected just then may fail in Python itself.
+_pools: list[ProcessPoolExecutor] = []
 
+
+class AsyncRewardWrapper:
     def __init__(self, reward_fn, timeout_seconds=15, max_workers=1, max_retries=3):
         self._reward_fn = reward_fn
         self._timeout, self._tries = timeout_seconds, max_retries + 1
         self._pool = ProcessPoolExecutor(max_workers)
-        self._pools.append(self._pool)
+        _pools.append(self._pool)
 
     async def __call__(self, *args, **row):
         loop = asyncio.get_running_loop()
