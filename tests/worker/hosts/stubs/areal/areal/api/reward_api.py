@@ -4,7 +4,6 @@ import asyncio
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-
 # Kept until the process ends. One that is collected just then may fail in Python itself.
 _pools: list[ProcessPoolExecutor] = []
 
