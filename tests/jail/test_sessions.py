@@ -338,8 +338,8 @@ async def test_the_name_of_a_form_is_text_that_every_reader_of_json_takes(sandbo
 
 async def test_a_cell_that_nobody_waits_for_any_more_answers_for_no_other(sandbox: Jails) -> None:
     async with sandbox.session(QUICK) as session:
-        running = asyncio.create_task(session.run("print('first')"))
-        await asyncio.sleep(0)  # it has the channel
+        running = asyncio.create_task(session.run("import time; time.sleep(0.2); print()"))
+        await asyncio.sleep(0)  # it has the channel, and no answer yet
         running.cancel()
         await asyncio.wait([running])
         with pytest.raises(SessionEnded):
