@@ -144,11 +144,11 @@ def _bag(text: bytes) -> Counter[tuple[bytes, ...]]:
 
 
 def _close(compare: Compare, printed: bytes, expected: bytes) -> bool:
-    ours, theirs = _folded_words(printed), _folded_words(expected)
-    if len(ours) != len(theirs):
+    said, wanted = _folded_words(printed), _folded_words(expected)
+    if len(said) != len(wanted):
         return False
     exactly = Fraction(compare.abs), Fraction(compare.rel)
-    for one, other in zip(ours, theirs, strict=True):
+    for one, other in zip(said, wanted, strict=True):
         if one == other and not _is_nan(one):
             continue
         clear = _clearly_close(compare, one, other)

@@ -490,4 +490,4 @@ async def test_a_build_that_is_cancelled_as_it_gives_names_gives_none_later(tmp_
     await asyncio.wait([build])
     assert build.cancelled()
     assert go_on.is_set()
-    assert store.find("mine")  # so whoever waits for the build can remove it
+    assert store.find("mine")  # a caller that waits for the build can remove it

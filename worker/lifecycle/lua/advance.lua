@@ -5,17 +5,14 @@
 --        | -1 the session that it would be was ended meanwhile, or is opened by another caller
 -- include: records.lua
 if not holds(NAME, FENCE) then return 0 end
-if STATE == 'READY' then
-  local known = call('HMGET', box(NAME), 'instance', 'opening')
-  local instance, opening = known[1], known[2]
-  if opening then
-    local current = call('HGET', SESSIONS, instance)
-    if current ~= opening and current ~= NAME then return -1 end
-  end
-  call('HSET', box(NAME), 'state', STATE, unpack(ARGV, REST))
+local session = STATE == 'READY' and call('HMGET', box(NAME), 'instance', 'opening')
+if session and session[2] then
+  local current = call('HGET', SESSIONS, session[1])
+  if current ~= session[2] and current ~= NAME then return -1 end
+end
+call('HSET', box(NAME), 'state', STATE, unpack(ARGV, REST))
+if session then
   count('ready')
-  if instance then call('HSET', SESSIONS, instance, NAME) end
-else
-  call('HSET', box(NAME), 'state', STATE, unpack(ARGV, REST))
+  if session[1] then call('HSET', SESSIONS, session[1], NAME) end
 end
 return 1
