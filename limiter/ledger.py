@@ -66,7 +66,7 @@ class Ask(Answer):
     id: str
     began: float
     deadline: float
-    score: bytes | str  # its place in line
+    score: int | bytes | str  # its place in line, as the server or its ticket said it
     state: State
     lease: Lease | None
 

@@ -68,7 +68,7 @@ class Lease:
         term_us: int,
         deadline: float,
         waited: float,
-        place: bytes | str,
+        place: int | bytes | str,
         charge: dict[str, int] | None = None,
     ) -> None:
         self.keeper = keeper
