@@ -342,6 +342,8 @@ class Shift:
             self._unanswered.discard(queue)
             jobs, left = 0, True
             self._woken.set()
+        if claim.dropped and left:
+            self._woken.set()  # a long list of such jobs takes several claims
         if claim.suspended or claim.paused or claim.shut:
             await self._connection.ask(commands.give_back([], leaving=False))
         if claim.shut and self._gate_waiter is not None:

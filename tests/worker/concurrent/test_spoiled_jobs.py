@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
+from tests.harness.servers import until
 from tests.worker.concurrent import chores
-from tests.worker.concurrent.crew import LEASE, burst, nothing_left, open_queue
+from tests.worker.concurrent.crew import LEASE, at_work, burst, nothing_left, open_queue
 from worker.concurrent.commands import SCRIPTS, WorkCommands
 from worker.queue.dropped_jobs import REASONS, dropped_of
 
@@ -107,6 +108,15 @@ def test_jobs_that_are_dropped_can_be_found_with_the_reason(redis, caplog) -> No
     assert redis.hget("rq:job:report:42", "status") == b"failed"
     assert redis.zscore("rq:failed:code", "report:42") is not None
     assert redis.hget("penstock:work:{code}", "dropped") == b"4"
+
+
+def test_an_idle_worker_gets_behind_any_number_of_dropped_jobs(redis) -> None:
+    queue = open_queue(redis)
+    redis.rpush(queue.key, *(f"gone-{n}" for n in range(1200)))  # more than a claim drops
+    job = queue.enqueue(chores.add, 1, 2)
+    with at_work(redis):
+        until(lambda: job.get_status() == "finished", "the job behind them")
+    assert redis.hget("penstock:work:{code}", "dropped") == b"1200"
 
 
 def test_a_result_that_is_refused_can_be_found(redis) -> None:
