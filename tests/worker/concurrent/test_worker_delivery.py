@@ -291,6 +291,33 @@ def test_an_end_that_is_sent_twice_is_recorded_once_and_no_late_one_is(real_redi
     assert real_redis.hget("penstock:work:{code}", "finished") == b"1"
 
 
+@pytest.mark.parametrize("deaths", [3, 0], ids=["it may run again", "it died too often"])
+def test_a_job_that_rq_cancels_while_it_runs_is_not_run_again_for_a_dead_worker(
+    real_redis, ask, deaths
+) -> None:
+    queue = open_queue(real_redis)
+    dead, heir = (WorkCommands("code", name, 60.0, None) for name in ("dead", "heir"))
+    queue.enqueue(chores.add, 1, 2)
+    ((id, _, _),) = read_claim(ask(dead.claim(1)), 0.0).jobs
+    job = queue.fetch_job(id.decode())
+    job.cancel()
+    real_redis.zadd(dead.leases, dict.fromkeys(real_redis.zrange(dead.leases, 0, -1), 1))
+    assert ask(heir.reap(deaths)) == [0, 0]
+    assert (job.get_status(), nothing_left(real_redis)) == ("canceled", {})
+
+
+def test_a_job_that_rq_cancels_while_it_runs_does_not_return_from_a_cold_stop(
+    real_redis, ask
+) -> None:
+    queue, me = open_queue(real_redis), WorkCommands("code", "me", 60.0, None)
+    queue.enqueue(chores.add, 1, 2)
+    ((id, execution, _),) = read_claim(ask(me.claim(1)), 0.0).jobs
+    job = queue.fetch_job(id.decode())
+    job.cancel()
+    assert ask(me.give_back([(id, execution, 0)], leaving=True)) == [0, 0]
+    assert (job.get_status(), nothing_left(real_redis)) == ("canceled", {})
+
+
 def large_jobs(client: Any, name: str) -> list[Job]:
     """A queue of 30 jobs of 1 MB each."""
     jobs = [open_queue(client, name).enqueue(chores.add, n, 1) for n in range(30)]

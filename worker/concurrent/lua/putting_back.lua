@@ -34,10 +34,13 @@ local function empty_hand(hand)
 end
 
 -- Undo an execution, as if the job had not been claimed. `to_its_list` is at the front of it, by default.
+-- Returns 1, or 0 if RQ has cancelled the job while it ran: it does not run again.
 local function put_back(id, to_its_list)
+  if field(id, 'status') == 'canceled' then return 0 end
   local key, list = job_key(id), to_its_list or to_front
   list(id) -- in its list first: until then its execution is known, and its lease
   call('HSET', key, 'status', 'queued', 'penstock_execution', '')
   local ttl = whole(field(id, 'ttl')) or 0
   if ttl > 0 then call('EXPIRE', key, ttl) else call('PERSIST', key) end -- of an end that was cut off
+  return 1
 end

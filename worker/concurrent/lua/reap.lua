@@ -33,12 +33,11 @@ end
 local function run_again(member)
   local id, execution = string.match(member, '^(.*):(%d+)$')
   if not id then return call('ZREM', RUNNING, member) end
-  local known = field(id, 'penstock_execution') or ''
-  if known == execution and not spared(id, execution, tonumber(BOUND)) then
+  local known, status = field(id, 'penstock_execution') or '', field(id, 'status')
+  if known == execution and status ~= 'canceled' and not spared(id, execution, tonumber(BOUND)) then
     take_over(id)
-  elseif known == execution or (known == '' and field(id, 'status') == 'queued') then
-    put_back(id)
-    requeued = requeued + 1
+  elseif known == execution or (known == '' and status == 'queued') then
+    requeued = requeued + put_back(id)
   end
   leave(member)
   forget(id, execution)

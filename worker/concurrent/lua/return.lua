@@ -12,8 +12,7 @@ for id, execution, hold_us in each() do
   local member = id .. ':' .. execution
   if call('ZSCORE', RUNNING, member) then
     if field(id, 'penstock_execution') == execution then
-      put_back(id)
-      returned = returned + 1
+      returned = returned + put_back(id)
     end
     free_permit(member, hold_us .. ' -') -- if gated
     forget(id, execution)
