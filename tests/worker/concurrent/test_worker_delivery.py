@@ -291,6 +291,18 @@ def test_an_end_that_is_sent_twice_is_recorded_once_and_no_late_one_is(real_redi
     assert real_redis.hget("penstock:work:{code}", "finished") == b"1"
 
 
+def test_an_end_of_a_deleted_job_that_is_sent_twice_counts_once(real_redis, ask) -> None:
+    """It was deleted while it ran, or its result was kept for less than the reply took."""
+    job = open_queue(real_redis).enqueue(chores.add, 1, 2)
+    me = WorkCommands("code", "me", 60.0, None)
+    ((id, execution, _),) = read_claim(ask(me.claim(1)), 0.0).jobs
+    job.delete()
+    end = me.finish([(id, execution, 1, 500, b"", "0", "", b"", 0)])
+    assert [ask(end) for _ in range(2)] == [[RECORDED], [LOST]]
+    assert real_redis.hget("penstock:work:{code}", "finished") == b"1"
+    assert nothing_left(real_redis) == {}
+
+
 @pytest.mark.parametrize("deaths", [3, 0], ids=["it may run again", "it died too often"])
 def test_a_job_that_rq_cancels_while_it_runs_is_not_run_again_for_a_dead_worker(
     real_redis, ask, deaths

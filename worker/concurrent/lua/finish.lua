@@ -90,10 +90,13 @@ local function finish(id, execution, how, ttl, payload, started, waited, notice,
   end
   if dependents and how ~= 'bare' and call('EXISTS', key .. ':dependents') == 1 then return 2 end
   if job[1] and not again and hear(program, started, member) then return put_off(id, execution, hold_us) end -- if with_breaker
-  if not job[1] and call('ZSCORE', RUNNING, member) then hear('', started, member) end -- if with_breaker
+  if not job[1] then -- it was deleted while it ran: it counts once, while it has its lease
+    if not call('ZSCORE', RUNNING, member) then return 0 end
+    hear('', started, member) -- if with_breaker
+  end
   local n = #members
   members[n + 1], gone[2 * n + 1], gone[2 * n + 2] = member, 'rq:execution:' .. member, 'rq:executions:' .. id
-  if job[1] then -- else it was deleted while it ran
+  if job[1] then
     if not again then record(id, execution, ok, payload, started, ttl) end
     if ttl > 0 then call('EXPIRE', key, ttl) end
     if ttl > 0 and job[4] then call('EXPIRE', key .. ':dependencies', ttl) end
