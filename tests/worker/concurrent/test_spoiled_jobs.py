@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from redis.exceptions import ResponseError
+from rq.job import Dependency
 
 from tests.harness.servers import until
 from tests.worker.concurrent import chores
@@ -167,6 +168,18 @@ def test_a_spoiled_job_keeps_nobody_from_their_heartbeats(redis, spoil) -> None:
     assert ask(redis, mine.beat("2026-01-01T00:00:00Z", rows)) == [1, 1, 1]
     held = [(id, execution, 0) for id, execution, *_ in rows]
     assert ask(redis, mine.give_back(held, leaving=True))[0] >= 2
+
+
+def test_a_job_ends_in_rqs_way_though_its_callers_inbox_is_no_stream(redis) -> None:
+    queue = open_queue(redis)
+    job = queue.enqueue(chores.fail, "x")
+    dependent = queue.enqueue(chores.add, 1, 2, depends_on=Dependency(job, allow_failure=True))
+    redis.set("inbox", "a string, where a stream is meant")
+    redis.hset(job.key, "penstock_reply_to", "inbox")
+    burst(redis)
+    assert (job.get_status(), dependent.return_value()) == ("failed", 3)
+    assert redis.hget("penstock:work:{code}", "failed") == b"1"
+    assert nothing_left(redis) == {}
 
 
 def test_what_many_dead_workers_had_in_hand_comes_back(redis) -> None:

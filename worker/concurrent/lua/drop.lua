@@ -29,7 +29,7 @@ local function drop()
     call('HDEL', key, 'penstock_unwanted')
   end
   if STATUS ~= '' and reply_to ~= '' then
-    call('XADD', reply_to, 'MAXLEN', '~', 10000, '*', 'job', ID, 'status', STATUS)
+    try('XADD', reply_to, 'MAXLEN', '~', 10000, '*', 'job', ID, 'status', STATUS)
     call('EXPIRE', reply_to, 3600)
   end
   add(totals, STATUS == '' and 'retried' or STATUS, 1)
