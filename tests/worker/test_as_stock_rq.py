@@ -41,6 +41,12 @@ def keeps_results_for_as_long_as_is_said(queue: Queue, url: str) -> None:
     queue.enqueue(chores.add, 1, 2, job_id="queued-for-a-while", ttl=600)
 
 
+def says_itself_for_how_long_it_is_kept(queue: Queue, url: str) -> None:
+    for fails in (False, True):
+        for ttl in (0, -1, 77):
+            queue.enqueue(chores.is_kept_for, ttl, fails, job_id=f"{ttl}-{fails}")
+
+
 def has_no_time_limit(queue: Queue, url: str) -> None:
     queue.enqueue(chores.add, 1, 2, job_id="sync", job_timeout=-1)
     queue.enqueue(chores.add_later, 1, 2, job_id="async", job_timeout=-1)
@@ -165,7 +171,8 @@ def is_for_later(queue: Queue, url: str) -> None:
 
 SINCE = {is_limited_by_a_key: "RateLimit"}
 SCENARIOS = [
-    returns, keeps_results_for_as_long_as_is_said, has_no_time_limit, fails, retries,
+    returns, keeps_results_for_as_long_as_is_said, says_itself_for_how_long_it_is_kept,
+    has_no_time_limit, fails, retries,
     retries_later, retries_before_what_waits, asks_for_a_retry, repeats, calls_back,
     fails_in_its_callback, depends, is_cancelled, is_one_of_a_group, is_unique,
     is_limited_by_a_key, comes_in_bulk_or_to_the_front, is_for_later,

@@ -209,7 +209,9 @@ class Finisher:
         if outcome.error is not None:
             return self._failure_row(claimed, outcome.error) if self._plain_failures else None
         ttl = claimed.number(b"result_ttl", self._worker.default_result_ttl)
-        if ttl == 0 or isinstance(outcome.value, Retry):
+        job = claimed.built  # the user's code may have changed it
+        changed = job is not None and job.result_ttl not in (None, ttl)
+        if ttl == 0 or changed or isinstance(outcome.value, Retry):
             return None
         word = counted_as(outcome.value, once=claimed.once)
         raw = self._dumped(outcome.value, of_program=bool(word))
@@ -221,7 +223,8 @@ class Finisher:
         job = claimed.built  # the user's code may have changed what is left
         retries = claimed.number(b"retries_left", 0) if job is None else job.retries_left
         ttl = claimed.number(b"failure_ttl", DEFAULT_FAILURE_TTL)
-        if ttl == 0 or (retries and retries > 0):
+        changed = job is not None and job.failure_ttl not in (None, ttl)
+        if ttl == 0 or changed or (retries and retries > 0):
             return None
         text = exc_string(error)
         log.warning("job %s failed: %s", claimed.id, text.strip().rpartition("\n")[2])

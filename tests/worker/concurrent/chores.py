@@ -195,6 +195,13 @@ def on_exception(job: Job, *_: Any) -> None:
     job.connection.rpush("handled", f"{type(job).__name__} {job.id}")
 
 
+def is_kept_for(ttl: int, fails: bool) -> None:
+    job: Any = rq.get_current_job()
+    job.result_ttl = job.failure_ttl = ttl
+    if fails:
+        raise ValueError("it")
+
+
 def save_meta(words: str) -> str:
     job = rq.get_current_job()
     assert job is not None
