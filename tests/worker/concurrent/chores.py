@@ -146,6 +146,16 @@ async def fail_until(url: str, name: str, times: int) -> int:
     return tries
 
 
+def fails_once_then_returns_its_ttl(url: str) -> int:
+    job: Any = rq.get_current_job()
+    client: Any = redis.Redis.from_url(url)
+    tries, ttl = client.incr("tries"), client.ttl(job.key)
+    client.close()
+    if tries == 1:
+        raise ValueError("it")
+    return int(ttl)
+
+
 def asks_for_retries(url: str, name: str) -> Any:
     client: Any = redis.Redis.from_url(url)
     tries = int(client.incr(f"tries:{name}"))

@@ -130,6 +130,15 @@ def test_a_result_ttl_may_be_none_or_for_ever(real_redis, queue, ttl) -> None:
     assert nothing_left(real_redis) == {}
 
 
+def test_a_requeued_job_outlives_its_failure_ttl_while_it_runs(real_redis, queue) -> None:
+    job = queue.enqueue(chores.fails_once_then_returns_its_ttl, url_of(real_redis), failure_ttl=60)
+    burst(real_redis)
+    job.refresh()
+    job.requeue()
+    burst(real_redis)
+    assert job.return_value() == -1
+
+
 def test_a_job_whose_time_to_live_is_over_is_not_run(real_redis, queue) -> None:
     job = queue.enqueue(chores.add, 1, 2, ttl=1)
     real_redis.delete(job.key)  # as Redis does then

@@ -69,7 +69,7 @@ local function read(id)
   local job = { origin = false, status = false, ttl = false, penstock_execution = false,
     penstock_attempts = false, penstock_returned = false, penstock_abandon = false,
     penstock_unwanted = false, penstock_share = false, penstock_charged = false,
-    penstock_again = false, started_at = false }
+    penstock_again = false, started_at = false, worker_name = false }
   for i = 1, #fields, 2 do
     local field, value = fields[i], fields[i + 1]
     if value ~= '' then
@@ -111,7 +111,7 @@ local function start(id, execution, job, charged)
   elseif job.penstock_charged then
     call('HDEL', key, 'penstock_charged')
   end
-  if job.ttl then call('PERSIST', key) end
+  if job.ttl or job.worker_name then call('PERSIST', key) end -- it has run before: it may have an end's ttl
   call('HSET', 'rq:execution:' .. member, 'worker_name', NAME,
     'created_at', in_seconds, 'last_heartbeat', in_seconds)
   call('EXPIRE', 'rq:execution:' .. member, KEEP_S)
