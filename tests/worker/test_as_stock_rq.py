@@ -243,7 +243,7 @@ def job_of(client: Any, id: str) -> dict[str, Any]:
             if not name.startswith(b"penstock_")
         },
         "results": [outcome(result) for result in job.results()],
-        "ttl": (about(ttl), about(of_results)),
+        "ttl": (about(ttl), about(of_results), about(client.ttl(job.dependencies_key))),
     }
 
 

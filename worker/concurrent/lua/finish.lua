@@ -99,7 +99,7 @@ local function finish(id, execution, how, ttl, payload, started, waited, notice,
   if job[1] then
     if not again then record(id, execution, ok, payload, started, ttl) end
     if ttl > 0 then call('EXPIRE', key, ttl) end
-    if ttl > 0 and job[4] then call('EXPIRE', key .. ':dependencies', ttl) end
+    if ttl > 0 and job[4] then call('EXPIRE', job_key(':' .. id .. ':dependencies'), ttl) end
     call('HSET', key, 'status', status, 'ended_at', moment, 'penstock_execution', '',
       'penstock_ended', execution, 'penstock_outcome', (word_of(program)))
     if job[5] then call('HDEL', key, 'penstock_deaths', 'penstock_died') end -- after a requeue the count starts at 0
