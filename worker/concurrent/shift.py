@@ -30,7 +30,7 @@ from ground.redis.connection import is_refused, trouble
 from limiter.commands import GateCommands
 from worker.allowed import Allowed
 from worker.concurrent import traced
-from worker.concurrent.commands import SCRIPTS, Claim, WorkCommands, read_claim
+from worker.concurrent.commands import MOST, SCRIPTS, Claim, WorkCommands, read_claim
 from worker.concurrent.finish import Finisher
 from worker.concurrent.parking import GateWaiter, ParkingLot, gate_of
 from worker.concurrent.perform import Performer
@@ -277,8 +277,14 @@ class Shift:
             leased = await self._connection.ask(("SMEMBERS", f"{self._worker.key}:executions"))
             unknown = [member for member in map(as_text, leased) if member not in self.jobs]
             rows = [(*member.rsplit(":", 1), 0) for member in unknown]
-        await self._connection.ask(self.commands[queue].give_back(rows, leaving=leaving))
+        await self._give_back(queue, rows, leaving=leaving)
         self._unanswered.discard(queue)
+
+    async def _give_back(self, queue: str, rows: list[Any], *, leaving: bool) -> None:
+        """The last ones first, since each goes to the front of the queue."""
+        for at in reversed(range(0, max(1, len(rows)), MOST)):
+            command = self.commands[queue].give_back(rows[at : at + MOST], leaving=leaving)
+            await self._connection.ask(command)
 
     async def _claim_in_order(
         self, room: int, found: list[Found], granted: str
@@ -454,14 +460,14 @@ class Shift:
 
     async def _interrupt_all(self) -> None:
         jobs = [each for each in self.jobs.values() if not each.ending]  # `drain` waits for those
-        for queue, commands in self.commands.items():
+        for queue in self.commands:
             # If its program continues, its permit stays held for as long.
-            rows = [
+            rows: list[Any] = [
                 (each.id, each.execution, int(max(each.hold, each.still_busy()) * 1e6))
                 for each in jobs
                 if each.queue == queue
             ]
-            await self._connection.ask(commands.give_back(rows, leaving=True))
+            await self._give_back(queue, rows, leaving=True)
         self.jobs.interrupt(jobs, "cold")
         tasks = [each.task for each in jobs if each.task is not None]
         if tasks:

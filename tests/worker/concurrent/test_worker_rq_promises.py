@@ -30,6 +30,7 @@ from rq.serializers import DefaultSerializer, JSONSerializer
 from rq.suspension import resume, suspend
 from rq.worker import DequeueStrategy
 
+from limiter import existing_gate
 from tests.harness import killing, leash
 from tests.harness.servers import until, url_of
 from tests.worker.concurrent import chores
@@ -44,6 +45,8 @@ from tests.worker.concurrent.crew import (
     work_in_process,
 )
 from worker import ConcurrentWorker
+from worker.concurrent import shift
+from worker.concurrent.commands import WorkCommands
 from worker.concurrent.heartbeat import Heartbeat
 from worker.concurrent.shift import Shift
 
@@ -404,6 +407,27 @@ def test_a_cold_shutdown_returns_everything_to_the_front_in_order(real_redis, qu
     assert queue.job_ids == [job.id for job in jobs]
     assert {job.get_status() for job in jobs} == {"queued"}
     assert nothing_left(real_redis).keys() == {"queue"}
+
+
+def test_a_cold_stop_returns_many_jobs_in_order_by_several_calls(
+    real_redis, queue, monkeypatch
+) -> None:
+    """Redis refuses one call for 8,000 jobs."""
+    monkeypatch.setattr(shift, "MOST", 3)
+    give_back, most = WorkCommands.give_back, []
+
+    def noted(self: WorkCommands, rows: Any, *, leaving: bool) -> Any:
+        most.append(len(rows))
+        return give_back(self, rows, leaving=leaving)
+
+    monkeypatch.setattr(WorkCommands, "give_back", noted)
+    jobs = [queue.enqueue(chores.takes, 3600) for _ in range(10)]
+    with at_work(real_redis, gate="code", gate_limit=20) as worker:
+        until(lambda: len(worker._shift.jobs) == 10, "all to run")
+        worker._call(worker._shift.stop_cold)
+    assert queue.job_ids == [job.id for job in jobs]
+    assert max(most) == 3
+    assert existing_gate(real_redis, "code").sync.status().in_flight == 0
 
 
 def test_a_worker_tells_of_its_birth_and_its_death(real_redis) -> None:
