@@ -460,15 +460,17 @@ class Shift:
 
     async def _interrupt_all(self) -> None:
         jobs = [each for each in self.jobs.values() if not each.ending]  # `drain` waits for those
-        for queue in self.commands:
-            # If its program continues, its permit stays held for as long.
-            rows: list[Any] = [
-                (each.id, each.execution, int(max(each.hold, each.still_busy()) * 1e6))
-                for each in jobs
-                if each.queue == queue
-            ]
-            await self._give_back(queue, rows, leaving=True)
-        self.jobs.interrupt(jobs, "cold")
-        tasks = [each.task for each in jobs if each.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=2.0)
+        try:
+            for queue in self.commands:
+                # If its program continues, its permit stays held for as long.
+                rows: list[Any] = [
+                    (each.id, each.execution, int(max(each.hold, each.still_busy()) * 1e6))
+                    for each in jobs
+                    if each.queue == queue
+                ]
+                await self._give_back(queue, rows, leaving=True)
+        finally:  # also if Redis is away: a closed sandbox must not seem their outcome
+            self.jobs.interrupt(jobs, "cold")
+            tasks = [each.task for each in jobs if each.task is not None]
+            if tasks:
+                await asyncio.wait(tasks, timeout=2.0)

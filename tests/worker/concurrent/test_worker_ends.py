@@ -26,6 +26,7 @@ from tests.worker.concurrent.crew import (
     HEIR,
     at_work,
     burst,
+    new_worker,
     nothing_left,
     open_queue,
     parked,
@@ -368,6 +369,33 @@ def test_a_cold_stop_leaves_an_end_that_is_being_recorded(real_redis, queue) -> 
     assert (job.get_status(), job.return_value()) == ("finished", 3)
     assert queue.job_ids == [beside.id]
     assert here.ends == [job.id]
+
+
+def test_a_cold_stop_without_redis_interrupts_jobs_before_it_closes_their_sandbox(
+    real_redis, queue, monkeypatch
+) -> None:
+    """Else a job would record the closed sandbox as its program's outcome."""
+    running: list[int] = []
+
+    async def refuses(*_: Any, **__: Any) -> None:
+        raise RedisError("the connection was cut")
+
+    async def closes() -> None:
+        running.append(len(worker._shift.jobs))
+
+    def works() -> None:
+        with pytest.raises(RedisError):
+            worker.work(logging_level="ERROR")
+
+    monkeypatch.setattr(shift, "close_sandboxes_here", closes)
+    job, worker = queue.enqueue(chores.takes, 3600), new_worker(real_redis)
+    thread = threading.Thread(target=works)
+    thread.start()
+    until(lambda: job.get_status() == "started", "the job to run")
+    monkeypatch.setattr(shift.Shift, "_give_back", refuses)
+    worker._call(worker._shift.stop_cold)
+    thread.join(100)
+    assert running == [0]
 
 
 # A job that is deleted while it runs
