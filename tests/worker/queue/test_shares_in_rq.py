@@ -50,6 +50,15 @@ def test_a_share_that_rq_compacts_loses_no_job(alone, served_meanwhile):
     assert len(orders) == 20
 
 
+def test_a_queue_whose_name_looks_like_a_share_is_not_served_by_workers_of_another(redis):
+    gpu = open_queue(redis, "code~gpu")
+    job = gpu.enqueue(chores.add, 1, 2)
+    burst(redis, "code")
+    assert gpu.job_ids == [job.id]
+    burst(redis, "code~gpu")
+    assert job.return_value() == 3
+
+
 def test_a_job_that_runs_again_waits_under_its_share(alone):
     """RQ puts it into the queue's list, which has no share."""
     alone.enqueue("alice", 10)

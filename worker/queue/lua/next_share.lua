@@ -149,11 +149,14 @@ local function shares()
   end
 
   -- Shares whose lists one of RQ's commands has filled: rq-dashboard's compaction empties a list,
-  -- and puts its jobs there again one by one.
+  -- and puts its jobs there again one by one. A queue of RQ's may have such a name: its jobs are of that queue.
   function shares.find_refilled()
     for _, list in ipairs(call('SMEMBERS', 'rq:queues')) do
       local share = string.sub(list, #JOBS + 2)
-      if share ~= '' and list == list_of(share) and length(list) > 0 then shares.join(share) end
+      if share ~= '' and list == list_of(share) and length(list) > 0 then
+        local origin = try('HGET', 'rq:job:' .. call('LINDEX', list, 0), 'origin')
+        if origin ~= string.sub(list, 10) then shares.join(share) end
+      end
     end
   end
 
