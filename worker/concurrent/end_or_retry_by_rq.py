@@ -9,6 +9,8 @@ import copy
 import inspect
 import logging
 import threading
+import time
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -158,7 +160,7 @@ class Ending:
         """Callbacks and exception handlers: once, however often the end is recorded."""
         job = self.claimed.job
         job.started_at = job.started_at or now()
-        job.ended_at = now()
+        job.ended_at = job.started_at + timedelta(seconds=time.monotonic() - self.claimed.began)
         _leave_our_callbacks_out(job)
         with current_job(job):
             if self._outcome.stopped:

@@ -40,6 +40,7 @@ class ClaimedJob:
     ticket: str = ""  # its place in the gate's line
     # When its claim or last renewal was sent, by our clock: its lease began no earlier.
     leased: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=time.monotonic)  # `started`, by our clock
     hold: float = 0.0  # seconds that its program may outlive this worker; its permit stays as long
     still_running: float = 0.0  # after its end: seconds that the sandbox may still be busy
     busy_until: float = 0.0  # by our clock: so long with an attempt that was given up before

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 import time
+from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from rq.command import send_stop_job_command
 from rq.defaults import UNSERIALIZABLE_RETURN_VALUE_PAYLOAD
 from rq.job import Job
 from rq.serializers import JSONSerializer
+from rq.utils import now as rq_now
 
 from ground.redis.connect import target_of
 from ground.redis.connection import Connection
@@ -32,7 +34,7 @@ from tests.worker.concurrent.crew import (
     parked,
     work_in_process,
 )
-from worker.concurrent import heartbeat, parking, shift
+from worker.concurrent import end_or_retry_by_rq, heartbeat, parking, shift
 from worker.concurrent.commands import SCRIPTS, WorkCommands, read_claim
 from worker.concurrent.end_or_retry_by_rq import Ending
 from worker.concurrent.finish import BARE, Finisher
@@ -544,6 +546,19 @@ def test_a_job_that_its_workers_died_of_took_no_time_however_the_clocks_differ(
         until(lambda: job.get_status() == "failed", "the verdict")
         worked = float(real_redis.hget(worker.key, "total_working_time"))
     assert abs(worked) < 1800
+
+
+@pytest.mark.parametrize("ahead", [3600, -3600])
+def test_a_job_that_rq_ends_took_its_time_however_the_clocks_differ(
+    real_redis, queue, monkeypatch, ahead
+) -> None:
+    there = lambda: rq_now() + timedelta(seconds=ahead)  # noqa: E731
+    monkeypatch.setattr(end_or_retry_by_rq, "now", there)
+    job = queue.enqueue(chores.add, 1, 2, on_success=Callback(chores.on_success))
+    worker = burst(real_redis)
+    job.refresh()
+    assert timedelta(0) <= job.ended_at - job.started_at < timedelta(minutes=30)
+    assert 0 <= float(real_redis.hget(worker.key, "total_working_time")) < 1800
 
 
 def loses_its_worker(client: Any) -> None:
