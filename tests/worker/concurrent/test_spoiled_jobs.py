@@ -120,6 +120,17 @@ def test_an_idle_worker_gets_behind_any_number_of_dropped_jobs(redis) -> None:
     assert redis.hget("penstock:work:{code}", "dropped") == b"1200"
 
 
+def test_a_job_that_is_enqueued_under_the_id_of_a_running_one_is_dropped_and_can_be_found(
+    redis,
+) -> None:
+    queue, mine = open_queue(redis), commands_of("me", lease=60.0)
+    first = queue.enqueue(chores.add, 1, 2, job_id="nightly")
+    assert len(ask(redis, mine.claim(1))) == 4 + 1
+    queue.enqueue(chores.add, 5, 6, job_id="nightly")
+    assert ask(redis, mine.claim(1))[4:] == [[b"nightly", b"running"]]
+    assert [(one.job, one.why) for one in dropped_of(redis, "code")] == [(first.id, "running")]
+
+
 def test_a_result_that_is_refused_can_be_found(redis) -> None:
     job = open_queue(redis).enqueue(chores.add, 1, 2)
     mine = commands_of("me")
