@@ -10,6 +10,7 @@ bare failure. So no execution is left open.
 import asyncio
 import contextvars
 import logging
+import math
 import time
 import zlib
 from base64 import b64encode
@@ -54,6 +55,7 @@ _LARGEST = 256 << 20  # bytes of one result; a server takes no argument above 51
 _CALLBACKS = (b"success_callback_name", b"failure_callback_name", b"stopped_callback_name")
 _SPECIAL = (b"webhooks", b"repeats_left", b"rate_limit_key", b"group_id")
 _RETRY_FOR = 300.0  # seconds; far beyond every lease, after which the answer is "lost" anyway
+_COLD_RETRY_FOR = 5.0  # seconds, from a cold stop
 
 Row = tuple[Any, ...]
 End = tuple[Outcome, Row]
@@ -83,6 +85,7 @@ class Finisher:
         self._gathered: dict[str, list[End]] = defaultdict(list)
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing: asyncio.Task[None] | None = None
+        self._until = math.inf  # by our clock: when a cold stop gives up what Redis does not take
         self._context = contextvars.copy_context()  # and not that of the job that ended
 
     def finish(self, outcome: Outcome) -> None:
@@ -120,6 +123,13 @@ class Finisher:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
+    def stop_cold(self) -> None:
+        """Try only for some seconds more. What Redis does not take by then runs again."""
+        self._until = min(self._until, time.monotonic() + _COLD_RETRY_FOR)
+
+    def _given_up(self) -> bool:
+        return time.monotonic() > self._until
+
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(
             work, context=self._context.copy()
@@ -138,7 +148,7 @@ class Finisher:
     async def _record(self, queue: str, ends: list[End]) -> None:
         try:
             command = self._commands[queue].finish(row for _, row in ends)
-            verdicts = await until_answered(lambda: self._connection.ask(command))
+            verdicts = await until_answered(lambda: self._connection.ask(command), self._given_up)
         except Exception as failure:
             redis = isinstance(failure, RedisError | OSError)
             if not redis and len(ends) > 1:  # one that cannot be sent takes no other with it
@@ -180,7 +190,7 @@ class Finisher:
             commands = self._commands[outcome.claimed.queue]
             ending = Ending(self._worker, outcome, commands)
             await self._threads.run(ending.prepare)
-            await until_answered(lambda: self._threads.run(ending.record))
+            await until_answered(lambda: self._threads.run(ending.record), self._given_up)
         except LeaseLost as refusal:
             log.warning("%s; this result is refused", refusal)
         except JobDeleted as gone:
@@ -271,7 +281,7 @@ def _is_plain(claimed: ClaimedJob) -> bool:
     )
 
 
-async def until_answered(ask: Callable[[], Awaitable[Any]]) -> Any:
+async def until_answered(ask: Callable[[], Awaitable[Any]], given_up: Callable[[], bool]) -> Any:
     """Retry while Redis does not answer: recording an end is idempotent."""
     deadline, failures = time.monotonic() + _RETRY_FOR, 0
     while True:
@@ -279,7 +289,7 @@ async def until_answered(ask: Callable[[], Awaitable[Any]]) -> Any:
             return await ask()
         except (RedisError, OSError) as failure:
             late = time.monotonic() > deadline and not is_full(failure)  # it renews the leases
-            if late or not is_passing(failure):
+            if late or given_up() or not is_passing(failure):
                 raise
             failures += 1
             await asyncio.sleep(backoff(failures, 0.05, 1.0))

@@ -175,6 +175,7 @@ class Shift:
     def stop_cold(self) -> None:
         """Interrupt the running jobs and return them to the front of their queues."""
         self.cold = True
+        self._finisher.stop_cold()
         self.stop("its jobs are to go back")
 
     async def work(self, *, burst: bool, max_jobs: int | None, max_idle: float | None) -> None:

@@ -18,6 +18,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from rq.utils import now as rq_now
 
+import ground
 from ground.redis.connect import target_of
 from ground.redis.connection import Connection
 from limiter import TokenBucket
@@ -34,7 +35,7 @@ from tests.worker.concurrent.crew import (
     parked,
     work_in_process,
 )
-from worker.concurrent import end_or_retry_by_rq, heartbeat, parking, shift
+from worker.concurrent import end_or_retry_by_rq, finish, heartbeat, parking, shift
 from worker.concurrent.commands import SCRIPTS, WorkCommands, read_claim
 from worker.concurrent.end_or_retry_by_rq import Ending
 from worker.concurrent.finish import BARE, Finisher
@@ -398,6 +399,31 @@ def test_a_cold_stop_without_redis_interrupts_jobs_before_it_closes_their_sandbo
     worker._call(worker._shift.stop_cold)
     thread.join(100)
     assert running == [0]
+
+
+def test_a_cold_stop_gives_up_an_end_that_redis_does_not_take(private_redis, monkeypatch) -> None:
+    monkeypatch.setattr(finish, "_COLD_RETRY_FOR", 0.0)
+    here = chores.HERE = chores.Here()
+    server = private_redis(aof=False)
+    client: Any = ground.connect(server.target)
+    worker = new_worker(client)
+
+    def works() -> None:
+        with pytest.raises(RedisError):  # it can say no more that nothing runs here
+            worker.work(logging_level="CRITICAL")
+
+    thread = threading.Thread(target=works, daemon=True)
+    thread.start()
+    open_queue(client).enqueue(chores.waits_here)
+    until(here.reached.is_set, "the job")
+    server.kill()
+    here.go_on.set()
+    until(lambda: all(each.ending for each in [*worker._shift.jobs.values()]), "its end")
+    worker._call(worker._shift.stop, "warm")
+    worker._call(worker._shift.stop_cold)
+    thread.join(60)
+    assert not thread.is_alive()
+    client.close()
 
 
 # A job that is deleted while it runs
