@@ -75,6 +75,9 @@ class Accounts:
         self._deaths = defaultdict[str, list[float]](list)
         for name, at in sorted(deaths, key=lambda death: death[1]):
             self._deaths[name].append(at)
+        self._births = defaultdict[str, list[float]](list)
+        for name, line in self.of("began"):
+            self._births[name].append(line["at"])
         for found in (
             self._permits, self._jobs, self._results, self._slots, self._batches, self._sandboxes,
             self._versions, self._groups, self._turns, self._left,
@@ -115,11 +118,14 @@ class Accounts:
                 yield thing, begun, line
         yield from ((thing, begun, None) for thing, begun in open_.values())
 
-    def _death(self, who: str, after: float) -> float:
-        """When it was killed next, or the end of the run."""
-        deaths = self._deaths[who]
-        place = bisect.bisect_right(deaths, after)
-        return deaths[place] if place < len(deaths) else self.ended
+    def _death(self, who: str, when: float) -> float:
+        """When the life that it had then was ended, or the end of the run. What it took between
+        the blow and its end was gone at once."""
+        births, deaths = self._births[who], self._deaths[who]
+        place = bisect.bisect_right(births, when)
+        began = births[place - 1] if place else -math.inf
+        place = bisect.bisect_right(deaths, began)
+        return max(when, deaths[place]) if place < len(deaths) else self.ended
 
     def _permits(self) -> Iterator[Thing]:
         """Never above the limit. A process that stands still does not know that it lost its permit,

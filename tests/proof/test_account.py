@@ -95,6 +95,17 @@ def test_a_permit_of_a_process_that_stands_still_does_not_count(tmp_path: Path) 
     assert accounts(tmp_path, found).faults == []
 
 
+def test_what_a_process_takes_in_the_blow_that_kills_it_ends_with_it(tmp_path: Path) -> None:
+    found = journals()
+    add(found, "generator-1", 0.1, "began", pid=7)
+    add(found, "fleet", 0.3, "strikes", kind="kill", target="generator-1")
+    add(found, "generator-1", 0.4, "has a permit", fence=98, cost=5)
+    add(found, "generator-1", 0.5, "began", pid=8)
+    add(found, "fleet", 0.6, "struck", kind="kill", target="generator-1")
+    add(found, "generator-0", 0.9, "has a permit", fence=99, cost=4)
+    assert accounts(tmp_path, found).faults == []
+
+
 def test_a_permit_over_which_the_clock_of_redis_jumps_does_not_count(tmp_path: Path) -> None:
     found = journals()
     add(found, "generator-1", 0.4, "has a permit", fence=98, cost=5)
