@@ -35,16 +35,25 @@ class Office:
     def __init__(self, faulty: Faulty, runner: asyncio.Runner) -> None:
         self.faulty, self._runner = faulty, runner
         self.link = FaultyLink(faulty)
+        self._logs: tuple[SessionLog, ...] = ()
         self.begin()
 
     def begin(self) -> None:
+        self.close()
         self.faulty.begin()
         settings = GatewaySettings.load()
         self.buffer = RolloutBuffer(self.link, "t", CONFIG, settings=BufferSettings.load())
-        self.log, self.other = (SessionLog(self.link, "default", settings) for _ in range(2))
+        self._logs = tuple(SessionLog(self.link, "default", settings) for _ in range(2))
+        self.log, self.other = self._logs
         self.fences: dict[int, str] = {}
         self.answered: dict[int, int] = {}  # request → the call whose answer its client has
         self.run(self.buffer.config())
+
+    def close(self) -> None:
+        """Have the processes of a story end; else they renew calls of the next one, whose numbers
+        are the same."""
+        for log in self._logs:
+            self.run(log.aclose())
 
     def run(self, call: Coroutine[Any, Any, Any]) -> Any:
         return self._runner.run(call)
@@ -193,13 +202,20 @@ def runner() -> Iterator[asyncio.Runner]:
         yield runner
 
 
+@pytest.fixture
+def office(faulty: Faulty, runner: asyncio.Runner) -> Iterator[Office]:
+    office = Office(faulty, runner)
+    yield office
+    office.close()
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["once", "and is repeated"])
 @pytest.mark.parametrize("story", STORIES)
 @EVERY
 def test_a_script_that_stops_at_any_call_loses_no_turn(
-    faulty: Faulty, runner: asyncio.Runner, every: int, story: str, again: bool
+    faulty: Faulty, office: Office, every: int, story: str, again: bool
 ) -> None:
-    office, (before, step) = Office(faulty, runner), STORIES[story]
+    before, step = STORIES[story]
 
     def begin() -> None:
         office.begin()
@@ -216,8 +232,7 @@ def test_a_script_that_stops_at_any_call_loses_no_turn(
             office.nothing_stays()
 
 
-def test_each_script_of_sessions_was_stopped(faulty: Faulty, runner: asyncio.Runner) -> None:
-    office = Office(faulty, runner)
+def test_each_script_of_sessions_was_stopped(faulty: Faulty, office: Office) -> None:
     for before, step in STORIES.values():
         faulty.stop_each(1, office, before, step)
     assert {each.name for each in every_script("gateway").values()} - faulty.injected == set()
