@@ -1,7 +1,8 @@
 """Plain JSON stands for what a program's functions return: by value and type, and by no method of
 its own.
 
-    [1, 2.5, "a", null]      themselves; the value of a subclass is that of its builtin base
+    [1, 2.5, "a", null]      themselves; the value of a subclass is that of its builtin base, and
+                             a number of numpy, a Decimal or a Fraction is the number it stands for
     {"a": 1}                 a dict whose keys are text
     {"$dict": [[1, 2]]}      any other dict
     {"$tuple": [1, 2]}, {"$set": [1, 2]}, {"$bytes": "00ff"}
@@ -90,7 +91,26 @@ def plain(value: Any, depth: int = 0) -> Any:
         return {"$set": _plain_items(frozenset.__iter__(value), depth)}
     if issubclass(kind, bytes):
         return {"$bytes": bytes.hex(value)}
-    return {"$object": ""}
+    number = _number(value)
+    return {"$object": ""} if number is None else number
+
+
+def _number(value: Any) -> Any:
+    """The number of a class that others know as one; None for what is none. Who has made such a
+    value has loaded its module."""
+    if _is_of(value, "numpy", "generic"):
+        number = value.item()
+    elif _is_of(value, "decimal", "Decimal") or _is_of(value, "fractions", "Fraction"):
+        number = float(value)
+        number = int(value) if number.is_integer() else number
+    else:
+        return None
+    return number if type(number) in (bool, int, float) else None
+
+
+def _is_of(value: Any, module: str, name: str) -> bool:
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and issubclass(type(value), kind)
 
 
 def _plain_items(items: Iterator[Any], depth: int) -> list[Any]:

@@ -1,7 +1,10 @@
 """What is called, and whether what came back is right: by value, outside."""
 
 import json
+from decimal import Decimal
+from fractions import Fraction
 
+import numpy
 import pytest
 
 from jail.inside.values import plain, text_of
@@ -21,6 +24,12 @@ ROW = [  # what a row expects, what a program returns, and whether that is right
     ("NaN", float("nan"), False), ("0.5", float("inf"), False), ("3", object(), False),
     ("9007199254740993", 9007199254740992.0, False), ("[[1], [2]]", [(1,), (2,)], True),
     ('{"$set": [1, 2]}', {2, 1}, True), ('{"$set": [1, 2]}', frozenset({2, 1}), True),
+    ("3", numpy.int64(3), True), ("3", numpy.int64(4), False), ("0.5", numpy.float32(0.5), True),
+    ("[3]", [numpy.uint8(3)], True), ("true", numpy.bool_(True), True), ("3", 3 + 0j, False),
+    ('{"1": 2}', {numpy.int64(1): 2}, True), ("0", numpy.datetime64(0, "s"), False),
+    ("0.1", Decimal("0.1"), True), (str(3**50), Decimal(3**50), True), ("3", Decimal("3.1"), False),
+    ("0", Decimal("nan"), False), ("0.5", Fraction(1, 2), True), ("2", Fraction(4, 2), True),
+    ("1", numpy.longdouble(1), False), ("[1]", numpy.array([1]), False),
 ]  # fmt: skip
 
 
@@ -190,6 +199,8 @@ ASSERTED = [  # as `==` and `is` of Python say it
     ("assert f()", [0], True), ("assert f()", [], False), ("assert f()", object(), True),
     ("assert not f()", "", True), ("assert not f()", object(), False),
     ("assert f() == 3", object(), False), ("assert f() == {(1, 2): [3]}", {(1, 2): [3]}, True),
+    ("assert f()", numpy.bool_(False), False), ("assert not f()", numpy.int32(0), True),
+    ("assert f() == True", numpy.bool_(True), True), ("assert f() == {3}", {numpy.int8(3)}, True),
 ]  # fmt: skip
 
 
