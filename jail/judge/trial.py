@@ -25,7 +25,7 @@ from jail.judge.models import WALL_FACTOR, JudgeRequest, JudgeResult
 from jail.judge.printed import CUT
 from jail.judge.program import marked, text_of
 from jail.judge.suite import Case, Suite
-from jail.judge.values import Calls, calls_of, is_whole, verdict_of
+from jail.judge.values import Calls, calls_asked, is_whole, verdict_of
 from jail.limits import MB, Limits
 from jail.outcome import Step
 
@@ -211,7 +211,7 @@ class Trial:
     async def _case(self, index: int, lane: Lane | None, checking: Checking | None) -> Tried:
         try:
             case = await self._suite.case(index)
-            calls = calls_of(self._request, case)
+            calls = await calls_asked(self._request, case)
         except SandboxFailure as failure:
             return CaseVerdict("M", failure.reason, str(failure)), None
         errand = self._errand(index, case, calls)

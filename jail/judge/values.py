@@ -35,7 +35,7 @@ How = Literal[
     "number", "number, or octal",
     "c++", "js", "js loose", "js true", "js false",
 ]  # fmt: skip
-_LARGE = 64 << 10  # bytes; longer ones are compared beside the event loop
+_LARGE = 64 << 10  # bytes; longer ones are read and compared beside the event loop
 
 
 class Wanted(NamedTuple):
@@ -53,6 +53,13 @@ class Calls(NamedTuple):
     text: bytes
     wanted: tuple[Wanted, ...]
     behind: str = ""
+
+
+async def calls_asked(request: JudgeRequest, case: Case) -> Calls | None:
+    """Read a case as `calls_of` does, and nobody else waits while much is read."""
+    if len(case.check) + len(case.input) > _LARGE:
+        return await asyncio.to_thread(calls_of, request, case)
+    return calls_of(request, case)
 
 
 def calls_of(request: JudgeRequest, case: Case) -> Calls | None:
@@ -203,7 +210,7 @@ def _by_text(given: dict[Any, Any]) -> dict[Any, Any]:
     return {key if type(key) is str else json.dumps(plain(key)): given[key] for key in given}
 
 
-@lru_cache(4096)
+@lru_cache(256)
 def calls_in_check(check: str) -> Calls | None:
     """None if a statement is of another kind."""
     try:

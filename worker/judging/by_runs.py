@@ -24,7 +24,7 @@ from jail.judge.models import Compare, JudgeRequest, JudgeResult, Letter
 from jail.judge.printed import Compared, as_known
 from jail.judge.program import answer_in, marked, script_of, text_of
 from jail.judge.suite import Case, Suite
-from jail.judge.values import Calls, calls_of, is_whole, verdict_of
+from jail.judge.values import Calls, calls_asked, is_whole, verdict_of
 from jail.models import SHOWN, CodeRequest, CodeResult
 from jail.protocol import Sandbox
 from limiter import GateError, Report
@@ -184,7 +184,7 @@ class ByRuns:
         no run."""
         try:
             case = await self._suite.case(index)
-            calls = calls_of(self._request, case)
+            calls = await calls_asked(self._request, case)
         except SandboxFailure as failure:
             self._enter(index, CaseVerdict("M", failure.reason, str(failure)), None)
             return None

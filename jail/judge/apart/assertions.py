@@ -17,7 +17,7 @@ from jail.judge.apart.parts import MARK, Apart
 _LANGUAGES = {"cpp": cpp.taken_apart, "nodejs": nodejs.taken_apart, "bash": bash.taken_apart}
 
 
-@lru_cache(4096)
+@lru_cache(256)
 def apart_of(language: str, check: str) -> Apart | None:
     """Take a check apart in its language; None if a statement is no such assertion."""
     try:

@@ -1,19 +1,22 @@
 """What a case runs."""
 
+import asyncio
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from jail import languages
 from jail.errors import SandboxUnfit
+from jail.judge import values
 from jail.judge.builds import Build
 from jail.judge.fault import fault_of
 from jail.judge.lane import _to_warm
 from jail.judge.models import JudgeRequest
 from jail.judge.program import _end_of_futures, answer_in, script_of, text_of
 from jail.judge.suite import Case
-from jail.judge.values import calls_of
+from jail.judge.values import Calls, calls_of
 
 
 def ran(text: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -60,6 +63,22 @@ def test_a_result_may_be_printed_as_verl_does_it() -> None:
 
     assert calls_of(called, Case(b"1\n2", (b"3",))) is None
     assert ran(text_of(called, Case(b"1\n2", (b"3",))), "1\n2\n").stdout == "3\n"
+
+
+def test_a_long_check_is_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_in = []
+
+    def read(asked: JudgeRequest, case: Case) -> Calls | None:
+        read_in.append(threading.current_thread())
+        return calls_of(asked, case)
+
+    monkeypatch.setattr(values, "calls_of", read)
+    asked, line = request("def f(a): return a", mode="check"), "assert f(1) == 1\n"
+
+    for check in (line, line * 10_000):
+        assert asyncio.run(values.calls_asked(asked, Case(check=check)))
+
+    assert [each is threading.main_thread() for each in read_in] == [True, False]
 
 
 @pytest.mark.parametrize(
