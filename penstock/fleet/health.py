@@ -331,7 +331,7 @@ def _of_gates(fleet: Fleet) -> Iterator[Alarm]:
         yield Alarm("bad", text, "gate", broken, "gate_spoiled", remedy)
     told = " ".join(queue.reason for queue in fleet.queues if queue.depth)
     for gate in fleet.gates:
-        if not gate.waiting or repr(gate.name) in told:
+        if not gate.waiting or f"gate {gate.name!r}" in told:  # a queue may have the same name
             continue
         wait = f"{_many(gate.waiting, 'waits', 'wait')} at it"
         name = shlex.quote(gate.name)

@@ -248,6 +248,22 @@ async def test_workers_that_pass_the_gate_of_others_by_are_told(real_redis: grou
     )  # fmt: skip
 
 
+async def test_a_paused_gate_is_told_beside_a_queue_of_its_name_that_nobody_works_on(
+    redis: ground.Client,
+) -> None:
+    open_queue(redis).enqueue(chores.add, 1, 2)
+    gate = TokenBucket(redis, "code", limit=1)
+    await gate.pause()
+    waiting = asyncio.create_task(gate.acquire())
+    while not (await gate.status()).waiting:  # noqa: ASYNC110 - it waits on a connection of its own
+        await asyncio.sleep(0.01)
+    fleet = await look(redis)
+    waiting.cancel()
+    assert [(one.kind, one.verdict) for one in fleet.alarms] == [
+        ("queue", "no_worker"), ("gate", "gate_paused"),
+    ]  # fmt: skip
+
+
 def gates_of_workers(client: Any) -> set[bytes | None]:
     return {client.hget(key, "penstock_gate") for key in client.smembers("rq:workers")}
 
