@@ -199,7 +199,7 @@ def _of_jobs(fleet: Fleet) -> Iterator[Alarm]:
     others = [job for job in failed if job not in deadly]
     if others:
         many = f"{_many(len(others), 'job', 'jobs')} failed in the last 15 minutes"
-        many = f"at least {many}" if len(others) >= _SHOWN else many
+        many = f"at least {many}" if len(failed) >= _SHOWN else many
         last = f", the latest: {others[0].error[:120]}" if others[0].error else ""
         yield Alarm(
             "warn", many + last, "job", others[0].id, "jobs_failed",

@@ -354,6 +354,10 @@ async def test_a_job_that_killed_its_workers_is_an_alarm_beside_many_later_failu
     assert (
         fleet.alarms[1].text == "25 jobs failed in the last 15 minutes, the latest: ValueError: no"
     )
+    for n in range(25, 100):
+        put_failed(redis, f"later{n}", ago=100 + n, kept=3600, error="ValueError: no")
+    (_, many) = (await look(redis)).alarms
+    assert many.text.startswith("at least 29 jobs failed in the last 15 minutes")
 
 
 async def test_a_program_whose_outcome_is_unknown_counts_as_masked_at_once(
