@@ -139,12 +139,17 @@ async def ended_last(
 
 
 async def with_errors(client: Any, jobs: Sequence[Job]) -> list[Job]:
-    """These failed jobs, each with the last line of its traceback."""
+    """These failed jobs, each with the last line of its traceback, the latest first. RQ notes no
+    end of one that it gives up: it ended when its result was recorded."""
     pipe = client.pipeline(transaction=False)
     for job in jobs:
         pipe.xrevrange(f"rq:results:{job.id}", count=1)
     results = await pipe.execute(raise_on_error=False)
-    return [replace(job, error=_last_line(rows)) for job, rows in zip(jobs, results, strict=True)]
+    found = [
+        replace(job, error=_last_line(rows), ended=job.ended or _recorded(rows))
+        for job, rows in zip(jobs, results, strict=True)
+    ]
+    return sorted(found, key=lambda job: -job.ended)
 
 
 def _last_line(rows: Any) -> str:
@@ -153,6 +158,13 @@ def _last_line(rows: Any) -> str:
         return ""
     lines = error_text(rows[0][1].get(b"exc_string")).strip().splitlines()
     return lines[-1][:_DESCRIBED] if lines else ""
+
+
+def _recorded(rows: Any) -> float:
+    """The moment at which a job's latest result was recorded; 0 if it has none."""
+    if not isinstance(rows, list) or not rows:
+        return 0.0
+    return int(rows[0][0].partition(b"-")[0]) / 1000
 
 
 async def read_jobs(client: Any, ids: Sequence[tuple[str, str]]) -> list[Job | None]:

@@ -332,6 +332,19 @@ async def test_jobs_that_their_callers_stop_are_no_failures_and_hide_none(
     assert [job.id for job in fleet.failed] == ["bad"]
 
 
+async def test_a_job_that_rq_gives_up_has_failed_lately(redis: ground.Client) -> None:
+    """RQ notes no moment at which it ended."""
+    put_failed(redis, "other", ago=60, kept=3600, error="ValueError: no")
+    long_ago = utcformat(now() - timedelta(hours=2))
+    put_failed(redis, "given-up", ago=0, kept=3600, error="due to AbandonedJobError",
+               started_at=long_ago, ended_at="")  # fmt: skip
+    fleet = await look(redis)
+    assert [job.id for job in fleet.failed] == ["given-up", "other"]
+    assert fleet.sentence.startswith(
+        "2 jobs failed in the last 15 minutes, the latest: due to AbandonedJobError"
+    )
+
+
 async def test_an_alarm_is_one_line_that_steers_no_terminal(redis: ground.Client) -> None:
     put_failed(redis, "bad", ago=1, kept=3600, error="ValueError: \x1b[2J\x9b31m\u202e\u061cno")
     redis.sadd("rq:queues", "rq:queue:\x1b[2Jq\nwell  All is well")
