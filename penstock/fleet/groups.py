@@ -60,6 +60,14 @@ class GroupPage:
     next: int | None
 
 
+def meant_by(name: str) -> list[tuple[str, int]]:
+    """The groups that a person may mean: the first round of an instance of that name, or
+    `<instance>:<round>`. An instance's own name may end like that, too."""
+    instance, _, number = name.rpartition(":")
+    is_round = instance and number.isdecimal() and len(number) < 10
+    return [(name, 0), *([(instance, int(number))] if is_round else [])]
+
+
 async def groups_of(
     buffers: Sequence[RolloutBuffer],
     state: str,

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ground.keys import in_run, tagged
+from penstock.fleet.groups import meant_by
 from penstock.fleet.model import Fleet
 from penstock.fleet.reader import FleetReader
 
@@ -47,10 +48,10 @@ def _candidates(run: str, fleet: Fleet | None, wanted: str) -> Iterator[tuple[Fo
     yield Found("worker", wanted, exact=True), f"rq:worker:{wanted}"
     yield Found("gate", wanted, exact=True), tagged("gate", wanted)
     for task in fleet.tasks if fleet else ():
-        instance, _, number = wanted.rpartition(":")
-        gid = wanted if instance and number.isdecimal() else f"{wanted}:0"
-        key = tagged("buffer", in_run(run, task.name), f"group:{gid}:meta")
-        yield Found("group", gid, task.name, exact=True), key
+        for instance, number in meant_by(wanted):
+            gid = f"{instance}:{number}"
+            key = tagged("buffer", in_run(run, task.name), f"group:{gid}:meta")
+            yield Found("group", gid, task.name, exact=True), key
     for registry in fleet.registries if fleet else ():
         key = tagged("sandbox", registry.run, f"box:{wanted}")
         yield Found("sandbox", wanted, registry.run, exact=True), key

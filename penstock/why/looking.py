@@ -7,6 +7,7 @@ from gateway.log import SessionLog
 from ground import PenstockError
 from ground.keys import tagged
 from penstock.fleet import FleetReader
+from penstock.fleet.groups import meant_by
 from penstock.fleet.search import find
 from penstock.why.item import explain_group, explain_item
 from penstock.why.job import KEPT, explain_job
@@ -53,9 +54,7 @@ async def _in_task(
         opened = await log.listed(buffer.task, _OPEN_SESSIONS)
         sids = [one["sid"] for one in opened if one.get("uid") == id]
         found += [await explain_session(reader, log, buffer, sid) for sid in sids]
-    instance, _, number = id.rpartition(":")
-    named = (instance, int(number)) if instance and number.isdecimal() else (id, 0)
-    found.append(await explain_group(reader, buffer, *named))
+    found += [await explain_group(reader, buffer, *group) for group in meant_by(id)]
     return [one for one in found if one is not None]
 
 

@@ -20,6 +20,7 @@ from jail.models import CodeRequest
 from limiter import TokenBucket
 from penstock.fleet import FleetReader
 from penstock.fleet.jobs import jobs_of
+from penstock.fleet.search import find
 from penstock.why import Explained, NothingFound, explain
 from penstock.why.model import cut
 from penstock.why.replay import Replay, replay
@@ -199,6 +200,23 @@ async def test_an_item_is_explained_by_the_job_that_it_names(real_redis: ground.
     group = await why(real_redis, "m7")
     assert (group.kind, said(group, "its rewards")) == ("group", "0.5, 0.0, 0.0")
     assert "m7-2: reward 0.0, masked: SandboxBusy" in said(group, "item")
+
+
+async def test_a_group_is_found_whose_instance_is_named_as_if_with_a_round(
+    real_redis: ground.Client,
+) -> None:
+    buffer = RolloutBuffer(real_redis, "math", TaskConfig(group_size=1))
+    await buffer.write({"instance_id": "gsm8k:17", "uid": "one", "reward": 1.0})
+    await buffer.aclose()
+    assert (await why(real_redis, "gsm8k:17")).name == "gsm8k:17:0"
+    assert (await why(real_redis, "gsm8k:17:0")).name == "gsm8k:17:0"
+    async with FleetReader(target_of(real_redis)) as reader:
+        fleet = await reader.read()
+        for wanted in ("gsm8k:17", "gsm8k:17:0"):
+            exact = [one for one in await find(reader, fleet, wanted) if one.exact]
+            assert [(one.kind, one.name) for one in exact] == [("group", "gsm8k:17:0")]
+    with pytest.raises(NothingFound):
+        await why(real_redis, "gsm8k:" + "1" * 5000)
 
 
 async def test_a_session_is_explained_while_it_lasts_and_after_its_end(
