@@ -96,8 +96,9 @@ def list_sessions(task: str | None, limit: int, as_json: bool) -> None:
 
     async def listed(log: "SessionLog", link: Link) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
-        for name in [task] if task else await listed_tasks(link, log.run):
-            found += [{"task": name, **one} for one in await log.listed(name, limit)]
+        for name in await listed_tasks(link, log.run):
+            if task in (None, name):
+                found += [{"task": name, **one} for one in await log.listed(name, limit)]
         return found[:limit]
 
     show_list(_with_log(listed), _table, "no session is open in this run", as_json=as_json)

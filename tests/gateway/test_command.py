@@ -44,6 +44,8 @@ async def test_open_sessions_are_listed(
         table = (await penstock(shared_server, "ls", "--task", "math")).stdout
         assert agent.sid in table
         assert "trajectory-1" in table
+        other = await penstock(shared_server, "ls", "--task", "no such task")
+        assert (other.returncode, other.stderr) == (0, "no session is open in this run\n")
         (one,) = json.loads((await penstock(shared_server, "ls", "--json")).stdout)
         sampled = str(len(here.engine.log[0].sampled))
         assert (one["task"], one["seq"], one["tokens"]) == ("math", "1", sampled)
