@@ -99,7 +99,8 @@ def command(
         from worker.concurrent.worker import ConcurrentWorker
 
     for queue in queues:
-        if not queue.isprintable() or " " in queue:
+        # RQ writes a worker's queues in one word, with commas between.
+        if not queue or not queue.isprintable() or " " in queue or "," in queue:
             raise click.UsageError(
                 f"{queue!r} is not a queue's name; separate names by spaces: "
                 "penstock worker urgent code"

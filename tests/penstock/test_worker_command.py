@@ -106,7 +106,7 @@ def test_under_nohup_the_end_of_the_terminal_does_not_end_it(real_redis) -> None
     assert job.get_status() == "finished"
 
 
-@pytest.mark.parametrize("queue", ["urgent code", "code\n", "a\x1b[2J"])
+@pytest.mark.parametrize("queue", ["urgent code", "urgent,code", "", "code\n", "a\x1b[2J"])
 def test_two_names_in_one_word_are_no_queue(real_redis, queue: str) -> None:
     worker = penstock_worker(real_redis, queue)
     _, said = worker.communicate(timeout=100)
