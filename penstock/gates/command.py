@@ -309,11 +309,11 @@ def _say(gate: GateStatus) -> None:
     if gate.adaptive:
         bounds = f"{figure(gate.adaptive.min)} to {figure(gate.adaptive.max)}"
         allowed += f" (adapts, {bounds})" if gate.adaptive.adapts else f" (pinned; {bounds})"
-    for name, amount in gate.amounts.items():
-        allowed += f", {name} {figure(amount.rate)}/s"
+    amounts = [f"{name} {figure(amount.rate)}/s" for name, amount in gate.amounts.items()]
     state = "paused" if gate.paused else "open"
+    terms = ", ".join(filter(None, (state, allowed, *amounts)))
     waiting = f"{gate.waiting} waiting{shares_of(gate)}"
-    say(f"{gate.name}: {state}, {allowed}; {in_flight_of(gate)} in flight, {waiting}")
+    say(f"{gate.name}: {terms}; {in_flight_of(gate)} in flight, {waiting}")
 
 
 def _table(gates: Sequence[GateStatus]) -> Table:

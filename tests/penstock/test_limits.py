@@ -62,6 +62,8 @@ def test_large_figures_are_shown_with_all_their_digits(limits) -> None:
     assert "limit 1234567, rate 7654321, burst 3456789;" in said
     amounts = ("--amount", "requests=7", "--amount", "tokens=2345678")
     assert "tokens 2345678/s;" in limits("set", "tokens", *amounts).stdout
+    of_amounts_alone = limits("set", "alone", "--amount", "tokens=2345678").stdout
+    assert of_amounts_alone.startswith("alone: open, tokens 2345678/s; 0 in flight")
     assert {"1234567", "7654321", "3456789", "2345678"} <= set(limits("ls").stdout.split())
     said = limits("set", "wide", "--adapt", "--max", "2000000").stdout
     assert "1 to 2000000" in said
