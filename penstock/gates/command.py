@@ -140,6 +140,8 @@ def set_limits(
             "or --adapt"
         )
     rates = _rates(amounts)
+    if rate is not None and "requests" in rates:
+        raise SettingError("--amount", "requests in it is the --rate: give one of them")
     Change(limit, rate, burst, least, most, passing=passing).fields(None)  # refuses before it makes
     with fleets_redis(given_settings()) as url:
         try:

@@ -180,6 +180,14 @@ def test_what_cannot_work_is_refused(limits, arguments: tuple[str, ...]) -> None
     assert "Traceback" not in result.stderr
 
 
+def test_a_rate_that_is_given_twice_is_refused_also_of_a_gate_that_is_there(limits) -> None:
+    assert limits("set", "made", "--rate", "3").returncode == 0
+    refused = limits("set", "made", "--rate", "4", "--amount", "requests=5")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "give one of them" in refused.stderr
+    assert json.loads(limits("ls", "--json").stdout)[0]["rate"] == 3
+
+
 def test_a_gate_that_nobody_uses_is_removed_with_all_its_keys(limits, real_redis) -> None:
     with TokenBucket(real_redis, "kept", limit=3), TokenBucket(real_redis, "removed", limit=3):
         pass
