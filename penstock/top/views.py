@@ -77,7 +77,8 @@ async def _gates(place: Place, seen: Seen, order: Order) -> Screen:
 
 
 async def _jobs(place: Place, seen: Seen, order: Order) -> Screen:
-    """The jobs of one queue, else of those that have the most to do: the same page of each."""
+    """The jobs of one queue, else of those that have the most to do: the same page of each. The
+    next begins where the first of them ended, so that none is passed over."""
     named = [place.where] if place.where else _busiest(seen.fleet)
     state = place.state or JOB_STATES[0]
     fitting = JobFilter(place.only, find=order.find)
@@ -94,7 +95,7 @@ async def _jobs(place: Place, seen: Seen, order: Order) -> Screen:
         of = f"the {len(named)} busiest queues"
     return _listing(
         f"{state} jobs of {of}{_only(place.only)}: {some}{total:,}{_from(place)}",
-        rows.jobs(found, seen.fleet.at), JOB_STATES, max(after, default=None),
+        rows.jobs(found, seen.fleet.at), JOB_STATES, min(after, default=None),
     )  # fmt: skip
 
 

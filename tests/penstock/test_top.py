@@ -18,9 +18,10 @@ from ground.redis.url import RedisTarget
 from limiter import TokenBucket
 from penstock.changes import Audit, Author
 from penstock.fleet import FleetReader, Worker, work
+from penstock.fleet.history import History
 from penstock.fleet.model import Latency, Queue, Verdict
 from penstock.tables import cells_of
-from penstock.top.details import job_of
+from penstock.top.details import Seen, job_of
 from penstock.top.model import (
     Age,
     Column,
@@ -36,6 +37,7 @@ from penstock.top.model import (
 )
 from penstock.top.plain import lines_of
 from penstock.top.rows import look_of
+from penstock.top.views import view
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis, until
 from tests.harness.terminal import Terminal
@@ -423,6 +425,30 @@ async def test_of_many_jobs_a_page_is_read(fake: Any) -> None:
         assert screen.lists is not None
         assert len(screen.lists.rows) == 200
         assert "from 201" in await shown.press("]")
+
+
+async def test_no_job_is_passed_over_on_pages_of_several_queues(fake: Any) -> None:
+    """Of one queue 2,000 jobs are looked at for a page, of the other 200."""
+    pipe = fake.pipeline()
+    for queue, jobs, description in (("long", 2_100, "other"), ("rare", 450, "rare one")):
+        pipe.sadd("rq:queues", f"rq:queue:{queue}")
+        pipe.rpush(f"rq:queue:{queue}", *(f"{queue}{n}" for n in range(jobs)))
+        for n in range(jobs):
+            fields = job_fields("queued", description=description)
+            pipe.hset(f"rq:job:{queue}{n}", mapping=fields)
+    pipe.execute()
+    found = set[Any]()
+    async with FleetReader(target_of(fake)) as reader:
+        fleet, workers = await reader.look()
+        seen = Seen(reader, fleet, workers, History())
+        start: int | None = 0
+        while start is not None:
+            place = Place("jobs", state="waiting", start=start)
+            screen = await view(place, seen, Order(find="rare"))
+            assert screen.lists is not None
+            found |= {row.cells[0] for row in screen.lists.rows}
+            start = screen.next
+    assert found == {f"rare{n}" for n in range(450)}
 
 
 async def test_where_redis_is_away_a_search_says_so(
