@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import click
 
 from jail.errors import RequestRefused
 from jail.judge.models import Rule
+from jail.models import LANGUAGES
 from penstock.options import examples, say, settings_options
 from penstock.tables import Styled, Table
 from penstock.verdict_table import progress_bar
@@ -85,6 +87,11 @@ def check(
     as_json: bool,
 ) -> int:
     """Read a data set, run its solutions on its cases, and say what is wrong, row by row."""
+    # A wish that no row can have would be found in each, as if the data were at fault.
+    if language not in LANGUAGES:
+        raise click.UsageError(f"--language {language!r} is none of {', '.join(sorted(LANGUAGES))}")
+    if timeout is not None and not math.isfinite(timeout):
+        raise click.UsageError(f"--timeout must be a finite number of seconds, not {timeout}")
     try:
         found = rows_of(file.read())[:rows]
     except (RequestRefused, UnicodeDecodeError) as refusal:

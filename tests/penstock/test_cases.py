@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from .commands import run
 
 GOOD = {"task_id": "good", "inputs": ["3\n"], "outputs": ["9\n"], "solution": "print(9)"}
@@ -38,3 +40,12 @@ def test_what_is_no_data_set_is_refused(tmp_path: Path) -> None:
         ran = run("cases", "check", str(file))
         assert ran.returncode == 2
         assert why in ran.stderr
+
+
+@pytest.mark.parametrize("wish", [("--language", "pyhton"), ("--timeout", "nan")])
+def test_a_wish_that_no_row_can_have_is_not_the_datas_fault(
+    tmp_path: Path, wish: tuple[str, str]
+) -> None:
+    ran = run("cases", "check", *wish, written(tmp_path, GOOD))
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert f"Error: {wish[0]} " in ran.stderr
