@@ -79,10 +79,8 @@ def _why(result: JudgeResult, index: int) -> str:
     parts = [result.reasons.get(index, "")]
     if code := result.exits.get(index):
         parts.append(f"exit {code}" if code > 0 else f"signal {-code}")
-    if comment := result.comments.get(index):
-        parts.append(comment[:_SHOWN])
-    if evidence := result.evidence.get(index):
-        parts.append(evidence[:_SHOWN])
+    said = result.comments.get(index, ""), result.evidence.get(index, "")
+    parts += [text[:_SHOWN] for text in dict.fromkeys(said)]
     if (kept := result.kept.get(index)) and result.verdicts[index] != "P":
         parts.append(f"printed {kept.stdout[:_SHOWN]!r}")
     return ", ".join(part for part in parts if part)

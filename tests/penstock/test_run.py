@@ -17,7 +17,7 @@ from buffer.group_functions import GroupFunctions
 from jail.judge import JudgeResult
 from limiter import TokenBucket
 from penstock.programs import exit_code
-from penstock.verdict_table import verdicts_exit_code
+from penstock.verdict_table import print_verdicts, verdicts_exit_code
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis, until
 from tests.penstock.commands import clean, run
@@ -131,6 +131,16 @@ def test_a_missing_verdict_is_told_from_a_failed_case() -> None:
     assert verdicts_exit_code(cut_off, 125) == 125
     assert verdicts_exit_code(JudgeResult(verdicts="PM"), 125) == 125
     assert verdicts_exit_code(JudgeResult(verdicts="PWS"), 125) == 1
+
+
+def test_what_a_case_says_twice_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    result = JudgeResult(
+        verdicts="M", reasons={0: "language"}, comments={0: "no verilog"},
+        evidence={0: "no verilog"},
+    )  # fmt: skip
+    print_verdicts(result)
+    row = capsys.readouterr().out.splitlines()[1]
+    assert row.split(maxsplit=2)[1:] == ["masked", "language, no verilog"]
 
 
 def test_what_the_terminal_cannot_write_is_written_as_a_number(
