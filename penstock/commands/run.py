@@ -81,6 +81,8 @@ def command(
     """Run a program through the queue; print what it prints, exit as it exits."""
     settings = given_settings()
     require_one_primary(settings)
+    if cases is not None and cases is program:
+        raise click.UsageError("--cases: stdin is already the program; use a file for one of them")
     request = request_of(program, language, timeout, with_input=with_input)
     judged_on = _read_cases(cases, request) if cases is not None else None
     with fleets_redis(settings) as url:

@@ -157,8 +157,9 @@ def test_what_the_terminal_cannot_write_is_written_as_a_number(
     assert (shown.returncode, shown.stdout) == (0, b"caf\xe9 \\u2192\n"), shown.stderr
 
 
-def test_one_stdin_cannot_be_the_program_and_its_input() -> None:
-    result = run("run", "-i", "-")
+@pytest.mark.parametrize("words", [("-i", "-"), ("--cases", "-", "-")])
+def test_one_stdin_cannot_be_the_program_and_its_input(words: tuple[str, ...]) -> None:
+    result = run("run", *words)
     assert (result.returncode, result.stdout) == (2, "")
     assert "stdin is already the program" in result.stderr
 
