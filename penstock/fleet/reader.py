@@ -139,7 +139,8 @@ class FleetReader:
         stand, _ = await self._stand(sandboxes.starting_gates(names))
         busy = [gate for gate in stand if gate.waiting]
         now = await self.now()
-        return {gate.name: await line_of(self.client, gate, now, ()) for gate in busy}
+        lines = {gate.name: await line_of(self.client, gate, now, ()) for gate in busy}
+        return {name: line for name, line in lines.items() if line}  # all may be in by now
 
     async def gates(self) -> tuple[tuple[GateStatus, ...], dict[str, str]]:
         """Every gate as it stands, by name; and those that cannot be read, each with the reason."""

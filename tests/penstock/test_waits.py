@@ -4,12 +4,15 @@ import asyncio
 import os
 import re
 import subprocess
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 import ground
 from buffer import Policy, RolloutBuffer, TaskConfig
 from ground.redis.connect import target_of
-from limiter import TokenBucket
+from limiter import GateStatus, TokenBucket
 from penstock.fleet import FleetReader
 from penstock.fleet.jobs import jobs_of
 from penstock.fleet.lines import line_of, line_says
@@ -153,3 +156,16 @@ async def test_a_sandbox_in_line_for_its_start_says_so_with_its_place(
         (box,) = await reader.sandboxes()
     assert (box.state, box.waits) == ("READY", "")
     await life.end_session("sample-7")
+
+
+async def test_a_line_that_empties_while_it_is_read_is_left_out(
+    redis: ground.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stands = await TokenBucket(redis, "starting", limit=1).status()
+    async with FleetReader(target_of(redis)) as reader:
+
+        async def before(names: list[str]) -> tuple[tuple[GateStatus, ...], dict[str, str]]:
+            return (replace(stands, waiting=1),), {}
+
+        monkeypatch.setattr(reader, "_stand", before)
+        assert await reader.starting_lines() == {}
