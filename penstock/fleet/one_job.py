@@ -87,7 +87,8 @@ async def job_in_full(client: Any, stored: Stored) -> dict[str, Any]:
         "executions": [asdict(one) for one in _executions(stored.results)],
         "call": _call(fields.get(b"data", b"")),
         "result": result,
-        "error": error_text(last.get(b"exc_string")) or _text(fields.get(b"exc_info"))[-_MOST:],
+        "error": error_text(last.get(b"exc_string"))
+        or _text(unpacked(fields.get(b"exc_info", b"")))[-_MOST:],
     }
 
 
@@ -151,14 +152,16 @@ def _result(value: bytes | None) -> Any:
 def error_text(value: bytes | None) -> str:
     """Unpack an error's text: in a result's stream RQ keeps it as base64 of zlib's bytes."""
     try:
-        return _text(base64.b64decode(value or b""))[-_MOST:]
+        packed = base64.b64decode(value or b"")
     except ValueError:
-        return _text(value)[-_MOST:]
+        packed = value or b""
+    return _text(unpacked(packed))[-_MOST:]
 
 
 def unpacked(data: bytes) -> bytes:
+    """Unpack what RQ packs: a job's call and its error. Other bytes stay as they are."""
     try:
-        return zlib.decompressobj().decompress(data, 64 << 20)
+        return zlib.decompressobj().decompress(data, 64 << 20) or data
     except zlib.error:
         return data
 
@@ -169,7 +172,7 @@ def _cut(value: Any) -> Any:
 
 
 def _text(value: bytes | None) -> str:
-    return unpacked(value).decode(errors="replace") if value else ""
+    return value.decode(errors="replace") if value else ""
 
 
 def _timeline(fields: dict[str, str], result: Any, now: float) -> list[Part]:

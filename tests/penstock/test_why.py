@@ -309,6 +309,22 @@ async def test_a_job_with_data_that_rq_does_not_write_is_shown_without_its_call(
     assert [(one.id, one.program) for one in page.jobs] == [("odd", "")]
 
 
+async def test_words_of_one_letter_are_read(redis: ground.Client) -> None:
+    """They look as packed bytes begin."""
+    redis.hset("rq:job:one", mapping={
+        "status": "failed", "origin": "q", "penstock_share": "a", "worker_name": "w",
+        "penstock_attempts": "3", "started_at": "2026-08-02T10:11:12.000000Z", "exc_info": "x",
+        "data": json.dumps(["worker.jobs.run_code", None, [{"code": "1"}], {}]),
+    })  # fmt: skip
+    redis.hset("rq:worker:w", "penstock_gate", "g")
+    found = await why(redis, "one")
+    assert found.sentence.endswith("no fault of the program: x")
+    assert [said(found, what).partition(",")[0] for what in ("queue", "share", "permit")] == [
+        "q", "a", "gate g",
+    ]  # fmt: skip
+    assert said(found, "attempts") == "claimed 3 times"
+
+
 async def test_a_job_that_waits_says_why_and_one_that_failed_how(real_redis: ground.Client) -> None:
     handle = CodeQueue(real_redis, "code", abandon="keep").sync.submit("print(1)")
     waits = await why(real_redis, handle.id)
