@@ -51,7 +51,10 @@ class Stored:
     def value(self) -> Any:
         """The value that it returned, whole. Raises `ValueError` for what is not JSON."""
         value = self.last.get(b"return_value")
-        return None if value is None else json.loads(base64.b64decode(value))
+        try:
+            return None if value is None else json.loads(base64.b64decode(value))
+        except RecursionError as deep:
+            raise ValueError(str(deep)) from None
 
     def called(self) -> tuple[str, list[Any]]:
         """The function, and its arguments. Raises `ValueError` for what RQ does not write as
@@ -74,7 +77,7 @@ async def job_in_full(client: Any, stored: Stored) -> dict[str, Any]:
     """A job as Redis knows it, cut to what a page can show."""
     fields, last, now = stored.fields, stored.last, stored.now
     text = {_text(name): _text(value) for name, value in fields.items() if name != b"data"}
-    result = _result(last.get(b"return_value"))
+    result = _result(stored)
     return {
         "id": stored.id,
         **{name: text.get(name, "") for name in _FACTS},
@@ -86,7 +89,7 @@ async def job_in_full(client: Any, stored: Stored) -> dict[str, Any]:
         "timeline": [asdict(part) for part in _timeline(text, result, now)],
         "executions": [asdict(one) for one in _executions(stored.results)],
         "call": _call(fields.get(b"data", b"")),
-        "result": result,
+        "result": _cut(result),
         "error": error_text(last.get(b"exc_string"))
         or _text(unpacked(fields.get(b"exc_info", b"")))[-_MOST:],
     }
@@ -140,12 +143,10 @@ def _call(data: bytes) -> dict[str, Any]:
     return {"function": function, "arguments": _cut([arguments, named])}
 
 
-def _result(value: bytes | None) -> Any:
-    if value is None:
-        return None
+def _result(stored: Stored) -> Any:
     try:
-        return _cut(json.loads(base64.b64decode(value)))
-    except (ValueError, RecursionError):
+        return stored.value()
+    except ValueError:
         return "it is not JSON, and is not shown"
 
 

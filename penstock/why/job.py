@@ -122,8 +122,7 @@ def _program(
 def _way(stored: Stored, found: dict[str, Any], request: Request | None) -> Iterator[Fact]:
     """Attempts, the permit and the worker: how it came to its end."""
     spent = {part["what"]: part["seconds"] for part in found["timeline"]}
-    of_program = request is not None and isinstance(found["result"], dict)
-    result = found["result"] if of_program else {}
+    result = _answer(stored) if request is not None else {}
     queue = found["origin"]
     at = f" for a worker with a permit of gate {found['gate']}" if found["gate"] else ""
     waited = f"{queue}, waited {seconds(spent.get('queued', 0.0))}{at}"
@@ -160,6 +159,15 @@ def _way(stored: Stored, found: dict[str, Any], request: Request | None) -> Iter
     for what in ("enqueued_at", "started_at", "ended_at"):
         if found[what]:
             yield Fact(what.partition("_")[0], found[what])
+
+
+def _answer(stored: Stored) -> dict[str, Any]:
+    """What the job returned, whole; empty if it is no program's result."""
+    try:
+        value = stored.value()
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _times(count: int) -> str:

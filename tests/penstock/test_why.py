@@ -3,6 +3,7 @@ judged again here to the same."""
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -323,6 +324,33 @@ async def test_words_of_one_letter_are_read(redis: ground.Client) -> None:
         "q", "a", "gate g",
     ]  # fmt: skip
     assert said(found, "attempts") == "claimed 3 times"
+
+
+async def test_where_the_time_went_is_told_also_of_a_result_that_is_too_long_to_show(
+    redis: ground.Client,
+) -> None:
+    result = {
+        "status": "Success", "attempts": 2, "permit_seconds": 4.0, "running_seconds": 0.5,
+        "run_result": {"status": "Finished", "return_code": 0, "stdout": "x" * 200_000},
+    }  # fmt: skip
+    at = "2026-08-02T10:11:1{}.000000Z".format
+    redis.hset("rq:worker:w", "penstock_gate", "code")
+    redis.hset("rq:job:long", mapping={
+        "status": "finished", "origin": "code", "worker_name": "w", "enqueued_at": at(1),
+        "started_at": at(2), "ended_at": at(7),
+        "data": json.dumps(["worker.jobs.run_code", None, [{"code": "1"}], {}]),
+    })  # fmt: skip
+    redis.xadd("rq:results:long", {"return_value": b64encode(json.dumps(result).encode())})
+    found = await why(redis, "long")
+    assert "waited 4 s" in said(found, "permit")
+    assert "the sandbox was asked 2 times" in said(found, "attempts")
+    async with FleetReader(target_of(redis)) as reader:
+        job = await reader.job("long")
+    assert job is not None
+    assert len(job["result"]) == 100_001
+    assert {part["what"]: part["seconds"] for part in job["timeline"]} == {
+        "queued": 1.0, "permit": 4.0, "start": 0.5, "run": 0.5,
+    }  # fmt: skip
 
 
 async def test_a_job_that_waits_says_why_and_one_that_failed_how(real_redis: ground.Client) -> None:
