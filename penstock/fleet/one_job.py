@@ -59,8 +59,8 @@ class Stored:
     def called(self) -> tuple[str, list[Any]]:
         """The function, and its arguments. Raises `ValueError` for what RQ does not write as
         JSON."""
-        function, arguments, _ = _called(self.fields.get(b"data", b""))
-        return function, arguments
+        function, arguments, named = _called(self.fields.get(b"data", b""))
+        return function, arguments or _by_name(named)
 
 
 async def stored_job(client: Any, id: str) -> Stored | None:
@@ -136,11 +136,16 @@ def _call(data: bytes) -> dict[str, Any]:
         function, arguments, named = _called(data)
     except ValueError:
         return {"function": "", "note": "its arguments are not RQ's JSON, and are not opened here"}
-    first = arguments[0] if arguments else None
+    first = next(iter(arguments or _by_name(named)), None)
     if isinstance(first, dict) and isinstance(first.get("code"), str):
         rest = {name: value for name, value in first.items() if name not in ("code", "files")}
         return {"function": function, "code": first["code"][:_MOST], "request": rest}
     return {"function": function, "arguments": _cut([arguments, named])}
+
+
+def _by_name(named: Any) -> list[Any]:
+    """The request of a job that passes it by its name."""
+    return [named["request"]] if isinstance(named, dict) and "request" in named else []
 
 
 def _result(stored: Stored) -> Any:

@@ -53,10 +53,12 @@ def request_of(stored: Stored) -> tuple[Request | None, str]:
         function, arguments = stored.called()
         if function not in _KINDS:
             return None, f"it calls {function}, which is no program of a sandbox"
+        if not arguments:
+            return None, f"it calls {function} without a request"
         return _KINDS[function][0].read(arguments[0]), ""
     except PenstockError as refusal:
         return None, str(refusal)
-    except (ValueError, IndexError):
+    except ValueError:
         return None, "what it calls is not RQ's JSON, and is not opened"
 
 

@@ -310,6 +310,20 @@ async def test_a_job_with_data_that_rq_does_not_write_is_shown_without_its_call(
     assert [(one.id, one.program) for one in page.jobs] == [("odd", "")]
 
 
+async def test_a_request_is_read_that_is_passed_by_its_name(redis: ground.Client) -> None:
+    for job, named in (("named", {"request": {"code": "print(7)"}}), ("none", {})):
+        data = json.dumps(["worker.jobs.run_code", None, [], named])
+        redis.hset(f"rq:job:{job}", mapping={"status": "failed", "origin": "code", "data": data})
+    assert said(await why(redis, "named"), "program") == "python, 8 bytes: print(7)"
+    assert said(await why(redis, "none"), "program") == (
+        "it calls worker.jobs.run_code without a request"
+    )
+    async with FleetReader(target_of(redis)) as reader:
+        job_in_full = await reader.job("named")
+    assert job_in_full is not None
+    assert job_in_full["call"]["code"] == "print(7)"
+
+
 async def test_words_of_one_letter_are_read(redis: ground.Client) -> None:
     """They look as packed bytes begin."""
     redis.hset("rq:job:one", mapping={
