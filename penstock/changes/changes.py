@@ -171,7 +171,7 @@ class Changes:
 
     async def _jobs(self, change: str, ids: Sequence[str]) -> Changed:
         refused = await asyncio.to_thread(change_jobs, self._reader.target, change, ids)
-        return Changed({"done": len(ids) - len(refused), "refused": refused})
+        return Changed({"done": len({*ids}) - len(refused), "refused": refused})
 
     async def _requeue_job(self, id: str) -> Changed:
         refused = await asyncio.to_thread(change_jobs, self._reader.target, "requeue", [id])

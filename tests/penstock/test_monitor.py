@@ -311,6 +311,8 @@ def test_jobs_are_retried_cancelled_and_deleted_one_or_many(
     assert changed(guarded, "delete", waiting[2].id, waiting[0].id, failed.id)["done"] == 3
     assert (queue.job_ids, real_redis.exists(failed.key, waiting[2].key)) == ([], 0)
     assert "forgotten" in changed(guarded, "delete", failed.id)["refused"][0]["why"]
+    gone = changed(guarded, "retry", "gone", "gone")
+    assert (gone["done"], len(gone["refused"])) == (0, 1)
     for wrong in ({"do": "eat", "ids": ["a"]}, {"do": "retry", "ids": []}, {"do": "retry"},
                   {"do": "retry", "ids": "a"}, {"do": "retry", "ids": ["a"] * 501}):  # fmt: skip
         assert guarded.post("/api/jobs", json=wrong).status_code == 400
