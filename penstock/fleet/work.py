@@ -1,9 +1,9 @@
 """Queues, workers and jobs, as RQ and our worker keep them: read in a few pipelines."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from ground.breaker import read_state
 from ground.keys import tagged
@@ -42,11 +42,21 @@ _Row = list[bytes | None]
 
 async def read_queues(client: Any, workers: Sequence[Worker], now: float) -> list[Queue]:
     """Every queue that was used here, or is listened to. Verdicts come later."""
-    used = await _used_queues(client) | {name for worker in workers for name in worker.queues}
-    shares = {name: name.partition("~")[0] for name in used}
-    shares = {name: queue for name, queue in shares.items() if queue != name and queue in used}
-    names = sorted(used - shares.keys())
-    waiting = await _waiting(client, {name: name for name in names} | shares, now)
+    heard = {name for worker in workers for name in worker.queues}
+    used = await _used_queues(client) | heard
+    lines = await _lines(client, sorted(used), now)
+    # A queue of RQ's may be named as a share is: its jobs and its workers say so.
+    queue_of = {name: name.partition("~")[0] for name in used}
+    queue_of |= {
+        name: name
+        for name, queue in queue_of.items()
+        if queue not in used or name in heard or lines[name].origin == name
+    }
+    names = sorted({*queue_of.values()})
+    waiting = dict.fromkeys(names, (0, 0.0))
+    for name, line in lines.items():
+        jobs, oldest = waiting[queue_of[name]]
+        waiting[queue_of[name]] = jobs + line.jobs, max(oldest, line.oldest)
     pipe = client.pipeline(transaction=False)
     for name in names:
         pipe.zcard(f"rq:wip:{name}")
@@ -219,23 +229,26 @@ async def _used_queues(client: Any) -> set[str]:
     return {_text(key).removeprefix("rq:queue:") for key in await client.smembers("rq:queues")}
 
 
-async def _waiting(
-    client: Any, lists: Mapping[str, str], now: float
-) -> dict[str, tuple[int, float]]:
-    """How many jobs wait in each queue, and how long the oldest has: in its own list and those of
-    its shares, which are named `<queue>~<share>`."""
+class _Line(NamedTuple):
+    """The jobs that wait in one list, how long the first has, and the queue that it was sent to."""
+
+    jobs: int
+    oldest: float
+    origin: str
+
+
+async def _lines(client: Any, names: Sequence[str], now: float) -> dict[str, _Line]:
+    """The lists of these queues, and of their shares, which are named `<queue>~<share>`."""
     pipe = client.pipeline(transaction=False)
-    for name in lists:
+    for name in names:
         pipe.llen(f"rq:queue:{name}")
         pipe.lindex(f"rq:queue:{name}", 0)
     rows = chunks(await pipe.execute(), 2)
-    heads = await _fields(client, [_text(head) for _, head in rows], ("enqueued_at",))
-    found: dict[str, tuple[int, float]] = {}
-    for queue, (jobs, _), (since,) in zip(lists.values(), rows, heads, strict=True):
-        before, oldest = found.get(queue, (0, 0.0))
-        waited = max(0.0, now - (_moment(since) or now))
-        found[queue] = before + jobs, max(oldest, waited)
-    return found
+    heads = await _fields(client, [_text(head) for _, head in rows], ("enqueued_at", "origin"))
+    return {
+        name: _Line(jobs, max(0.0, now - (_moment(since) or now)), _text(origin))
+        for name, (jobs, _), (since, origin) in zip(names, rows, heads, strict=True)
+    }
 
 
 def _names(queues: bytes | None) -> tuple[str, ...]:

@@ -216,6 +216,18 @@ async def test_a_queue_that_nobody_works_on_is_called_that(redis: ground.Client)
     )
 
 
+async def test_a_queue_that_is_named_as_a_share_is_seen_as_a_queue(redis: ground.Client) -> None:
+    open_queue(redis).enqueue(chores.add, 1, 2)
+    shared = open_queue(redis).enqueue(chores.add, 1, 2)
+    open_queue(redis).remove(shared)
+    open_queue(redis, "code~share").push_job_id(shared.id)
+    redis.sadd("rq:queues", "rq:queue:code~share")
+    for _ in range(3):
+        open_queue(redis, "code~gpu").enqueue(chores.add, 1, 2)
+    found = {one.name: one.depth for one in (await look(redis)).queues}
+    assert found == {"code": 2, "code~gpu": 3}
+
+
 async def test_a_paused_queue_that_nobody_works_on_is_called_both(redis: ground.Client) -> None:
     redis.hset("penstock:work:{code}", "paused", 1)
     redis.sadd("rq:queues", "rq:queue:code")
