@@ -108,7 +108,7 @@ def check_embedded(settings: GroundSettings) -> Iterator[Finding]:
 def _embedded(binary: Path, folder: Path) -> Finding:
     try:
         version = _server_version(binary)
-    except (OSError, subprocess.TimeoutExpired) as problem:
+    except (OSError, ValueError, subprocess.TimeoutExpired) as problem:
         remedy = "name another in PENSTOCK_REDIS_SERVER"
         return fail("embedded", f"{binary} cannot be run: {problem}", remedy)
     # From 7.0 on the append-only file is a folder of files; older servers overlook it, and
@@ -123,13 +123,18 @@ def _embedded(binary: Path, folder: Path) -> Finding:
 
 
 def _server_version(binary: Path) -> str:
-    """The version that the binary prints, e.g. `Valkey 9.1.0`."""
-    said = subprocess.run(  # noqa: S603
-        [binary, "--version"], capture_output=True, text=True, timeout=10, check=False
-    ).stdout
-    software = "Valkey" if "valkey" in said.lower() else "Redis"
-    version = re.search(r"v=([\d.]+)", said)
-    return f"{software} {version[1] if version else 'of unknown version'}"
+    """The version that the binary prints, e.g. `Valkey 9.1.0`. Raises `ValueError` if it prints
+    none: it is no server, or lacks a library."""
+    ran = subprocess.run(  # noqa: S603
+        [binary, "--version"], capture_output=True, text=True, errors="replace", timeout=10,
+        check=False,
+    )  # fmt: skip
+    version = re.search(r"v=([\d.]+)", ran.stdout)
+    if version is None:
+        said = ran.stderr.strip().splitlines()[-1:] or ["it says no version of a server"]
+        raise ValueError(said[0][:200])
+    software = "Valkey" if "valkey" in ran.stdout.lower() else "Redis"
+    return f"{software} {version[1]}"
 
 
 def _version(facts: ServerFacts) -> Finding:

@@ -93,9 +93,18 @@ def test_data_that_the_server_found_here_cannot_read_is_not_overlooked(
     assert "PENSTOCK_REDIS_SERVER" in findings["embedded"]["remedy"]
 
 
-def test_a_server_found_here_that_cannot_be_run_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "binary",
+    [
+        b"\x7fELF of another machine",
+        b"#!/bin/sh\necho 'libssl.so.3: cannot open shared object file' >&2\nexit 127",
+        b"#!/bin/sh\n",
+    ],
+    ids=["of another machine", "without a library", "no server"],
+)
+def test_a_server_found_here_that_cannot_be_run_is_told(tmp_path: Path, binary: bytes) -> None:
     foreign = tmp_path / "redis-server"
-    foreign.write_bytes(b"\x7fELF of another machine")
+    foreign.write_bytes(binary)
     foreign.chmod(0o755)
     result = doctor("--json", env={"PENSTOCK_REDIS_SERVER": str(foreign)}, cwd=tmp_path)
     findings = {one["about"]: one for one in json.loads(result.stdout)["findings"]}
