@@ -185,7 +185,7 @@ class Changes:
         for buffer in buffers:
             if await buffer.catalog.requeue(instance, number):
                 return Changed({"done": True})
-        return Changed(refusal="it is neither in quarantine nor kept")
+        return Changed(refusal=f"in round {number} it is neither in quarantine nor kept")
 
     async def _reap(self, run: str, strays_now: bool) -> Changed:
         async with self._reaper() as reaper:

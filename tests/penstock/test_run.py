@@ -235,9 +235,9 @@ def test_groups_are_listed_shown_and_put_back(
     assert buffer.take() is None  # equal rewards teach nothing: the group is discarded
     back = run("groups", "requeue", "a", "b", **env)
     assert (back.returncode, back.stdout) == (1, "a is ready again\n")
-    assert "b: it is neither in quarantine nor kept" in back.stderr
+    assert "b: in round 0 it is neither in quarantine nor kept" in back.stderr
     noted = [change[b"outcome"] for _, change in real_redis.xrange("penstock:audit")]
-    assert noted == [b"done", b"it is neither in quarantine nor kept"]
+    assert noted == [b"done", b"in round 0 it is neither in quarantine nor kept"]
     buffer.close()
 
 
