@@ -77,7 +77,7 @@ async def job_in_full(client: Any, stored: Stored) -> dict[str, Any]:
     """A job as Redis knows it, cut to what a page can show."""
     fields, last, now = stored.fields, stored.last, stored.now
     text = {_text(name): _text(value) for name, value in fields.items() if name != b"data"}
-    result = _result(stored)
+    result, executions = _result(stored), _executions(stored.results)
     return {
         "id": stored.id,
         **{name: text.get(name, "") for name in _FACTS},
@@ -86,8 +86,8 @@ async def job_in_full(client: Any, stored: Stored) -> dict[str, Any]:
         "deaths": int(number(fields.get(b"penstock_deaths"))),
         "share": text.get("penstock_share", ""),
         **await _of_worker(client, text.get("worker_name", "")),
-        "timeline": [asdict(part) for part in _timeline(text, result, now)],
-        "executions": [asdict(one) for one in _executions(stored.results)],
+        "timeline": [asdict(part) for part in _timeline(text, result, executions, now)],
+        "executions": [asdict(one) for one in executions],
         "call": _call(fields.get(b"data", b"")),
         "result": _cut(result),
         "error": error_text(last.get(b"exc_string"))
@@ -181,11 +181,15 @@ def _text(value: bytes | None) -> str:
     return value.decode(errors="replace") if value else ""
 
 
-def _timeline(fields: dict[str, str], result: Any, now: float) -> list[Part]:
+def _timeline(
+    fields: dict[str, str], result: Any, executions: list[Execution], now: float
+) -> list[Part]:
     """The parts of a job's time, in order. What a result does not account for is `start`: starting
     the sandbox, and recording the end."""
     queued, began = _moment(fields.get("enqueued_at")), _moment(fields.get("started_at"))
     ended = _moment(fields.get("ended_at"))
+    if ended is None and fields.get("status") == "failed" and executions:
+        ended = executions[0].ended  # RQ notes no end of a job that it gives up
     if queued is None:
         return []
     if began is None or fields.get("status") == "queued":

@@ -349,8 +349,12 @@ async def test_a_job_that_rq_gives_up_has_failed_lately(redis: ground.Client) ->
     put_failed(redis, "other", ago=60, kept=3600, error="ValueError: no")
     long_ago = utcformat(now() - timedelta(hours=2))
     put_failed(redis, "given-up", ago=0, kept=3600, error="due to AbandonedJobError",
-               started_at=long_ago, ended_at="")  # fmt: skip
-    fleet = await look(redis)
+               enqueued_at=long_ago, started_at=long_ago, ended_at="")  # fmt: skip
+    async with FleetReader(target_of(redis)) as reader:
+        fleet = await reader.read()
+        job = await reader.job("given-up")
+    assert job is not None
+    assert [part["what"] for part in job["timeline"]] == ["queued", "run"]
     assert [job.id for job in fleet.failed] == ["given-up", "other"]
     assert fleet.sentence.startswith(
         "2 jobs failed in the last 15 minutes, the latest: due to AbandonedJobError"
