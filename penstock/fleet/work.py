@@ -278,7 +278,8 @@ async def _records(client: Any, silent: Sequence[str], now: float) -> dict[str, 
 
 def _longest(members: Any) -> tuple[str, float] | None:
     """Our executions are numbered by the microsecond of the claim, at the earliest."""
-    pairs = [_text(member).partition(":") for member in members] if members else []
+    known = members if isinstance(members, set | list) else ()  # else Redis refused
+    pairs = [_text(member).partition(":") for member in known]
     claims = [(int(at) / 1e6, job) for job, _, at in pairs if at.isdecimal() and len(at) < 20]
     if claims:
         since, job = min(claims)

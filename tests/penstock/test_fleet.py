@@ -183,9 +183,10 @@ async def test_what_another_program_wrote_among_our_keys_does_not_end_the_look(
     await buffer.aclose()
     real_redis.hset("penstock:buffer:{default/t}:gateways", strange, "now {")
     real_redis.hset(b"rq:job:caf\xe9", strange, strange)
+    real_redis.sadd("rq:worker:a:executions", strange)
+    real_redis.set("rq:worker:b:executions", strange)
     for name, pace, forgotten in (("a", "nan 1", "x"), ("b", "1e400 1", "inf")):
         real_redis.sadd("rq:workers", f"rq:worker:{name}")
-        real_redis.sadd(f"rq:worker:{name}:executions", strange)
         real_redis.hset(f"rq:worker:{name}", mapping={
             "queues": "code", "birth": utcformat(now()), "last_heartbeat": utcformat(now()),
             "penstock_pace": pace, "penstock_forgotten": forgotten,
