@@ -1,7 +1,6 @@
 """`penstock groups`: look at the rollout buffer's groups, and requeue them."""
 
 import json
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -57,13 +56,15 @@ Examples:
 def list_groups(task: str | None, state: tuple[str, ...], limit: int, as_json: bool) -> None:
     """List groups, oldest first in each state."""
 
-    async def listed(reader: FleetReader) -> list[Group]:
+    async def listed(reader: FleetReader) -> tuple[list[Group], float]:
         found: list[Group] = []
         for buffer in await _buffers(reader, task):
             found += await read_groups(buffer, state or STATES, limit)
-        return found[:limit]
+        return found[:limit], await reader.now()
 
-    show_list(_with_reader(listed), _table, "no such group in this run", as_json=as_json)
+    found, now = _with_reader(listed)
+    nothing = "no such group in this run"
+    show_list(found, lambda groups: _table(groups, now), nothing, as_json=as_json)
 
 
 @command.command(
@@ -199,12 +200,11 @@ def _with_reader(asked: Callable[[FleetReader], Awaitable[_T]]) -> _T:
         return run_in_order(answered(url))
 
 
-def _table(groups: Sequence[Group]) -> Table:
+def _table(groups: Sequence[Group], now: float) -> Table:
     table = Table(
         "task", "group", "round", "state", "items", "bytes", "age", "reason",
         right=("round", "items", "bytes", "age"),
     )  # fmt: skip
-    now = time.time()
     for group in groups:
         age = f"{max(0.0, now - group.since):.0f} s" if group.since else ""
         table.add(

@@ -241,6 +241,22 @@ def test_groups_are_listed_shown_and_put_back(
     buffer.close()
 
 
+def test_the_age_of_a_group_is_by_the_clock_of_redis(
+    shared_server: PrivateRedis, real_redis: ground.Client
+) -> None:
+    buffer = RolloutBuffer(real_redis, "math", TaskConfig(group_size=2)).sync
+    buffer.write({"instance_id": "a", "uid": "0", "messages": [], "reward": 0.5})
+    buffer.close()
+    ahead = "import time; now = time.time; time.time = lambda: now() + 86400; "
+    penstock = "import sys; from penstock.entry import main; main()"
+    listed = subprocess.run(
+        [sys.executable, "-c", ahead + penstock, "groups", "ls"], capture_output=True, text=True,
+        env=clean() | {"PENSTOCK_REDIS_URL": shared_server.url}, check=True,
+    )  # fmt: skip
+    (row,) = listed.stdout.splitlines()[1:]
+    assert float(row.split()[-2]) < 3600
+
+
 def test_the_versions_of_tasks_with_a_policy_are_shown(
     shared_server: PrivateRedis, real_redis: ground.Client
 ) -> None:
