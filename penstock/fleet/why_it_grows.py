@@ -126,7 +126,8 @@ def _standing(
         )  # fmt: skip
     if all(worker.state == "busy" for worker in workers):
         all_busy = f"all {len(workers)} workers are busy"
-        return Standing("workers are full", all_busy, "start more, or raise their --concurrency")
+        busy = all_busy if len(workers) > 1 else "the only worker is busy"
+        return Standing("workers are full", busy, "start more, or raise their --concurrency")
     return Standing("working")
 
 

@@ -217,6 +217,19 @@ async def test_a_queue_that_nobody_works_on_is_called_that(redis: ground.Client)
     )
 
 
+async def test_a_queue_whose_workers_are_all_busy_says_so(redis: ground.Client) -> None:
+    open_queue(redis).enqueue(chores.add, 1, 2)
+    found = []
+    for name in ("a", "b"):
+        redis.sadd("rq:workers", f"rq:worker:{name}")
+        redis.hset(f"rq:worker:{name}", mapping={
+            "queues": "code", "state": "busy", "birth": utcformat(now()),
+            "last_heartbeat": utcformat(now()),
+        })  # fmt: skip
+        found.append((await look(redis)).queues[0].reason)
+    assert found == ["the only worker is busy", "all 2 workers are busy"]
+
+
 async def test_a_queue_that_is_named_as_a_share_is_seen_as_a_queue(redis: ground.Client) -> None:
     open_queue(redis).enqueue(chores.add, 1, 2)
     shared = open_queue(redis).enqueue(chores.add, 1, 2)
