@@ -55,7 +55,7 @@ It exits with 1 if a row has an error: it cannot be read, none of its solutions 
 checker refuses what is expected. Warnings and notes do not count.
 """),
 )
-@click.argument("file", type=click.File("r", encoding="utf-8"), metavar="FILE|-")
+@click.argument("file", type=click.File("r", encoding="utf-8-sig"), metavar="FILE|-")
 @click.option("--on", default="local", show_default=True, metavar="PLACE",
               help="Where programs run: local, redis://…, http://…")  # fmt: skip
 @click.option("--rule", type=click.Choice(get_args(Rule)), help="In place of the format's own.")

@@ -109,7 +109,7 @@ def _read_cases(file: BinaryIO, request: CodeRequest) -> Cases:
     if request.stdin is not None:
         raise click.UsageError("-i and --cases: each case has an input of its own")
     try:
-        return cases_of(file.read().decode(errors="replace"))
+        return cases_of(file.read().decode("utf-8-sig", errors="replace"))
     except RequestRefused as refusal:
         raise click.UsageError(f"--cases {file.name}: {refusal}") from None
 

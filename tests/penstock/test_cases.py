@@ -33,6 +33,14 @@ def test_good_rows_are_told_as_json(tmp_path: Path) -> None:
     assert (found["summary"]["rows"], found["summary"]["broken"]) == (2, 0)
 
 
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    file = Path(written(tmp_path, GOOD))
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert run("cases", "check", str(file)).returncode == 0
+    file.write_bytes(b"\xef\xbb\xbf" + json.dumps({"inputs": [], "outputs": []}).encode())
+    assert "there are no cases" in run("run", "--cases", str(file), str(file)).stderr
+
+
 def test_what_is_no_data_set_is_refused(tmp_path: Path) -> None:
     for text, why in (("", "has no rows"), ("{}\nno\n", "line 2 is not JSON")):
         file = tmp_path / "odd.jsonl"
