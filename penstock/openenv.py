@@ -8,7 +8,13 @@ import click
 from ground import SettingError
 from ground.extras import needed_by
 from penstock.interrupts import Loading
-from penstock.options import examples, given_settings, settings_options, without_token_option
+from penstock.options import (
+    Seconds,
+    examples,
+    given_settings,
+    settings_options,
+    without_token_option,
+)
 from worker.settings import HostSettings
 
 _GRACE = 15  # seconds that steps have to finish once the server must end
@@ -36,21 +42,21 @@ Examples:
 @click.option("--queue", default="code", show_default=True, help="The queue of the programs.")
 @click.option(
     "--patience",
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(0, min_open=True),
     default=120.0,
     show_default=True,
     help="Seconds beyond --timeout until a run_code without a result fails.",
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(0, min_open=True),
     default=30.0,
     show_default=True,
     help="Seconds for a program.",
 )
 @click.option(
     "--case-timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(0, min_open=True),
     default=10.0,
     show_default=True,
     help="Seconds of processor time for a case.",

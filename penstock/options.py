@@ -1,5 +1,6 @@
 """Options that every subcommand takes, before or after its name, and the settings they make."""
 
+import math
 import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _GIVEN = "penstock.options."
+
+
+class Seconds(click.FloatRange):
+    """A finite number of seconds. A range alone takes `nan`, which is beyond no bound of it."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is no number of seconds.", param, ctx)
+        return seconds
 
 
 def examples(text: str) -> str:

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Iterable
 from hashlib import blake2b
+from urllib.parse import urlsplit
 
 from gateway.engines.engine import Engine
 from gateway.engines.sglang import Sglang
@@ -136,12 +137,20 @@ def gate_name(url: str) -> str:
     return "engine-" + url.partition("://")[2].replace(":", "-").replace("/", "-")
 
 
+def _leads_somewhere(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def named(settings: GatewaySettings) -> list[Engine]:
     """The engines that the setting names, not yet asked anything."""
     found: list[Engine] = []
     for part in filter(None, (each.strip() for each in settings.gateway_engines.split(","))):
         kind, _, url = part.partition("=")
-        if kind not in KINDS or not url.startswith(("http://", "https://")):
+        if kind not in KINDS or not _leads_somewhere(url):
             known = ", ".join(KINDS)
             raise SettingError(
                 _SETTING, f"{part!r} is not KIND=URL with one of {known}; as in {_EXAMPLE}"

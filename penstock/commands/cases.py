@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import click
 from jail.errors import RequestRefused
 from jail.judge.models import Rule
 from jail.models import LANGUAGES
-from penstock.options import examples, say, settings_options
+from penstock.options import Seconds, examples, say, settings_options
 from penstock.tables import Styled, Table
 from penstock.verdict_table import progress_bar
 from worker.place import place_of
@@ -64,7 +63,7 @@ checker refuses what is expected. Warnings and notes do not count.
 @click.option("--solutions-in", default="", metavar="NAME", help="Where a row has its solutions.")
 @click.option("--solutions", "most", type=click.IntRange(0), default=3, show_default=True,
               help="How many of each row's run.")  # fmt: skip
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+@click.option("--timeout", type=Seconds(0, min_open=True), metavar="SECONDS",
               help="Of a processor, for each case.")  # fmt: skip
 @click.option("--memory", type=click.IntRange(1), metavar="MB", help="For each case.")
 @click.option("--rows", type=click.IntRange(1), metavar="COUNT", help="Only the first ones.")
@@ -90,8 +89,6 @@ def check(
     # A wish that no row can have would be found in each, as if the data were at fault.
     if language not in LANGUAGES:
         raise click.UsageError(f"--language {language!r} is none of {', '.join(sorted(LANGUAGES))}")
-    if timeout is not None and not math.isfinite(timeout):
-        raise click.UsageError(f"--timeout must be a finite number of seconds, not {timeout}")
     try:
         found = rows_of(file.read())[:rows]
     except (RequestRefused, UnicodeDecodeError) as refusal:

@@ -21,7 +21,7 @@ from penstock.fleet import FleetReader
 from penstock.fleet.why_it_grows import gate_of
 from penstock.in_order import run_in_order
 from penstock.named_or_own_redis import fleets_redis, require_one_primary
-from penstock.options import examples, given_settings, say, settings_options
+from penstock.options import Seconds, examples, given_settings, say, settings_options
 from penstock.programs import NOT_RUN, ended, request_of
 from penstock.verdict_table import print_verdicts, progress_bar, verdicts_exit_code
 from worker.errors import QueueError, start_a_worker
@@ -61,7 +61,7 @@ not, and with 125 if a verdict is missing.
 @click.option("--queue", default="code", show_default=True, shell_complete=queues,
               help="The queue to put it on.")  # fmt: skip
 @click.option("--language", help="Default: by the file's name, else python.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=10.0,
+@click.option("--timeout", type=Seconds(0, min_open=True), default=10.0,
               show_default=True, help="Seconds that it may run.")  # fmt: skip
 @click.option("--cases", type=click.File("rb"), metavar="FILE",
               help="Judge it against these cases, as JSON.")  # fmt: skip

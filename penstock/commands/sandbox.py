@@ -19,7 +19,13 @@ from jail.isolation.levels import Level
 from jail.jails import Jails
 from jail.settings import SandboxSettings
 from penstock.interrupts import Loading
-from penstock.options import examples, given_settings, settings_options, without_token_option
+from penstock.options import (
+    Seconds,
+    examples,
+    given_settings,
+    settings_options,
+    without_token_option,
+)
 from penstock.programs import NOT_RUN, ended, request_of
 from penstock.sessions.command import shell
 from worker.settings import WorkerSettings
@@ -149,7 +155,7 @@ another limit. 125: the program was not run.
 @click.argument("program", type=click.File("rb"), metavar="FILE|-")
 @click.option("-i", "--stdin", "with_input", is_flag=True, help="Give it stdin as its input.")
 @click.option("--language", help="Default: by the file's name, else python.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=10.0,
+@click.option("--timeout", type=Seconds(0, min_open=True), default=10.0,
               show_default=True, help="Seconds that it may run.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
 @_of_the_sandbox
@@ -199,7 +205,7 @@ Examples:
 )
 @click.option(
     "--patience",
-    type=click.FloatRange(0),
+    type=Seconds(0),
     default=25.0,
     show_default=True,
     help="Seconds that a request waits before it gets 504.",

@@ -90,6 +90,8 @@ def reap(strays: bool) -> None:
         named = named_run(settings)
         names = [named] if named else runs(url)
         found = _changed(url, names, lambda changes, run: changes.reap(run, strays_now=strays))
+    if not found:
+        say("no run has registered a sandbox")
     for run, one in found.items():
         ended, others, failed = (one.found[what] for what in ("ended", "strays", "failed"))
         say(f"{run}: {len(ended)} ended, {len(others)} strays ended, {len(failed)} failed")
@@ -124,8 +126,8 @@ def kill(names: tuple[str, ...], everything: bool) -> None:
             registered = (record.name for record in registry.look(10_000).records)
             if found := [name for name in registered if everything or name in names]:
                 doomed[registry.run] = found
-        if not doomed:
-            click.echo("no such sandbox is registered", err=True)
+        if everything and not doomed:
+            click.echo("no sandbox is registered", err=True)
             raise SystemExit(1)
         why = "killed by an operator"
         killed = _changed(

@@ -12,7 +12,7 @@ from ground.extras import needed_by
 from penstock.in_order import run_in_order
 from penstock.interrupts import Loading
 from penstock.named_or_own_redis import fleets_redis, require_one_primary
-from penstock.options import examples, given_settings, settings_options
+from penstock.options import Seconds, examples, given_settings, settings_options
 
 
 @click.command(
@@ -32,7 +32,7 @@ Exit codes of one look are those of `penstock status`.
 )
 @click.option("--once", is_flag=True, help="Look once, print, and end.")
 @click.option("--json", "as_json", is_flag=True, help="One look, as one JSON object on stdout.")
-@click.option("--every", type=click.FloatRange(0.2), default=1.0, show_default=True,
+@click.option("--every", type=Seconds(0.2), default=1.0, show_default=True,
               help="Seconds between looks.")  # fmt: skip
 @settings_options
 def command(once: bool, as_json: bool, every: float) -> int:

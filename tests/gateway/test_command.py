@@ -5,8 +5,13 @@ import json
 import os
 import subprocess
 
+import pytest
+
 import ground
+from gateway.engines.pool import named
+from gateway.settings import GatewaySettings
 from gateway.show import lines
+from ground import SettingError
 from tests.gateway.scripted.model import Model
 from tests.gateway.scripted.vllm import ScriptedVllm
 from tests.gateway.serving import user, world
@@ -31,6 +36,12 @@ def test_a_long_session_is_drawn() -> None:
     assert [line.partition(";")[0] for line in tree] == [
         "turn 1", "├ turn 2", "│ └ turn 4", "└ turn 3", "turn 5",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", ["http://", "http://:8000", "http://a:0", "http://a:b", "a:8000"])
+def test_an_engine_is_named_by_a_url_with_a_host(url: str) -> None:
+    with pytest.raises(SettingError, match="is not KIND=URL"):
+        named(GatewaySettings(gateway_engines=f"vllm={url}"))
 
 
 async def test_open_sessions_are_listed(

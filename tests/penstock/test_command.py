@@ -67,6 +67,14 @@ def test_every_subcommand_teaches_by_example() -> None:
     assert set(COMMANDS) <= set(run("--help").stdout.split())
 
 
+@pytest.mark.parametrize("words", [("top", "--every"), ("run", "-", "--timeout")])
+@pytest.mark.parametrize("seconds", ["nan", "inf"])
+def test_seconds_are_a_finite_number(words: tuple[str, ...], seconds: str) -> None:
+    refused = CliRunner().invoke(command, [*words, seconds])
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert f"'{seconds}' is no number of seconds" in refused.stderr
+
+
 def test_every_listing_is_json_if_asked() -> None:
     lists = {"demo", "doctor", "run", "sandbox selftest", "top"}
     for path, found in subcommands(command):

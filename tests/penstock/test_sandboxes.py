@@ -34,6 +34,10 @@ def penstock(shared_server, real_redis, monkeypatch):
 
 def test_nothing_is_registered(penstock):
     assert "no sandbox is registered" in penstock("ls").stderr
+    assert penstock("reap").stdout == "no run has registered a sandbox\n"
+    for words, said in (("x", "x: not registered"), ("--all", "no sandbox is registered")):
+        killed = penstock("kill", words)
+        assert (killed.exit_code, killed.stderr) == (1, f"{said}\n")
 
 
 def test_the_plural_is_the_same_command(penstock):
