@@ -15,6 +15,7 @@ from typing import Any
 _DROPPED = re.compile(
     r"\\left|\\right|\\!|\\,|\\;|\\:|\\ |\\\$|\$|\\%|%|\\text\{[^{}]*\}|\s|°|\^\\circ"
 )
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _FRACTION = re.compile(r"^(-?)\\[dt]?frac\{?(-?[\d.]+)\}?\{?(-?[\d.]+)\}?$")
 # As an exact number, 1e9999999999 would take all memory and time there is: a model may write it.
 _HUGE = re.compile(r"[eE][-+]?[\d_]{4,}")
@@ -58,6 +59,8 @@ def _equal(found: str, label: str) -> bool:
 
 
 def _normal(text: str) -> str:
+    if not re.search(r"\w", _DROPPED.sub("", text)):  # words alone are an answer, and no unit
+        text = _TEXT.sub(r"\1", text)
     text = _DROPPED.sub("", _THOUSANDS.sub("", text)).replace("\\dfrac", "\\frac")
     text = text.replace("\\tfrac", "\\frac").rstrip(".")
     return text.partition("=")[2] if re.match(r"^[a-zA-Z]=", text) else text
