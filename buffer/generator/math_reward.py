@@ -13,7 +13,8 @@ from fractions import Fraction
 from typing import Any
 
 _DROPPED = re.compile(
-    r"\\left|\\right|\\!|\\,|\\;|\\:|\\ |\\\$|\$|\\%|%|\\text\{[^{}]*\}|\s|°|\^\\circ"
+    r"\\left|\\right|\\!|\\,|\\;|\\:|\\ |\\\$|\$|\\%|%|\\text\{[^{}]*\}|\s|°"
+    r"|\^\\circ|\^\{\\circ\}"
 )
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _FRACTION = re.compile(r"^(-?)\\[dt]?frac\{?(-?[\d.]+)\}?\{?(-?[\d.]+)\}?$")

@@ -84,6 +84,7 @@ def test_no_limit_of_tokens_is_no_key_error() -> None:
         ("\\boxed{x=3}", "3", 1),
         ("\\boxed{-\\frac{3}{4}}", "-0.75", 1),
         ("\\boxed{50\\%}", "50", 1),
+        ("\\boxed{30^{\\circ}}", "30^\\circ", 1),
         ("\\boxed{5\\text{ cm}}", "5", 1),
         ("\\boxed{\\text{Monday}}", "\\text{Monday}", 1),
         ("\\boxed{\\text{Monday}}", "Monday", 1),
