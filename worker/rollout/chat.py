@@ -166,7 +166,8 @@ def _reply(
         read_call(call["function"]["name"], call["function"]["arguments"], call["id"], schemas)
         for call in native
     ] or calls_in(text, schemas)
-    is_read = any(call.name for call in calls) or str(choice.finish_reason) == ABORTED
+    is_cut = str(choice.finish_reason) in (ABORTED, "length")  # within a call, no parser reads it
+    is_read = is_cut or any(call.name for call in calls)
     if _passed_over(said) or (schemas and not is_read and unparsed_in(text, schemas)):
         raise Masked(
             "model: the server did not parse its model's calls: start it with the parser of its"

@@ -133,6 +133,14 @@ async def test_a_call_that_the_server_did_not_read_is_no_answer(message: dict[st
     assert "the server did not parse its model's calls" in trajectory.exit_reason
 
 
+@pytest.mark.parametrize("message", [spoken(BARE[:-9]), spoken(f"<|python_tag|>{BARE[:-9]}")])
+async def test_a_call_that_was_cut_off_at_max_tokens_is_the_models_own(message: Any) -> None:
+    with script(completed(message, "length")) as model:
+        async with playing(model, Saying(OK), score=lambda _: 0.0) as rollout:
+            trajectory = await rollout.run(rollout.request(user("x")))
+    assert (trajectory.stop_reason, trajectory.score) == ("length", 0.0)
+
+
 @pytest.mark.parametrize(
     "answer", ['{"name": "Ann", "age": 7}', "Write <|python_tag|>? </think> Better not.", "[1]"]
 )
