@@ -1,5 +1,6 @@
 """A rollout's request: the beginning of a conversation, its tools, and its limits."""
 
+import json
 import uuid
 from typing import Any
 
@@ -19,6 +20,28 @@ def text_of(message: Message) -> str:
         texts = [part["text"] for part in content if isinstance(part, dict) and "text" in part]
         return "\n".join(map(str, texts))
     return str(content or "")
+
+
+def _as_servers_take_it(message: Message, place: int) -> Message:
+    """Data sets may have a null for the calls that a message lacks, and arguments as objects."""
+    if not message.get("role"):
+        raise ValueError(f"message {place} has no role")
+    if "tool_calls" not in message:
+        return message
+    rest = {name: value for name, value in message.items() if name != "tool_calls"}
+    try:
+        calls = [_with_text(call) for call in message["tool_calls"] or ()]
+    except (KeyError, TypeError) as odd:
+        raise ValueError(f"message {place} has a call that is none of a function ({odd})") from None
+    return rest | {"tool_calls": calls} if calls else rest
+
+
+def _with_text(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = function["arguments"]
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments or {}, ensure_ascii=False)
+    return {**call, "function": {**function, "name": function["name"], "arguments": arguments}}
 
 
 class ToolKwargs(BaseModel):
@@ -60,11 +83,8 @@ class RolloutRequest(BaseModel):
 
     @field_validator("messages")
     @classmethod
-    def _messages_have_roles(cls, messages: list[Message]) -> list[Message]:
-        for place, message in enumerate(messages):
-            if not message.get("role"):
-                raise ValueError(f"message {place} has no role")
-        return messages
+    def _messages_are_a_conversation(cls, messages: list[Message]) -> list[Message]:
+        return [_as_servers_take_it(message, place) for place, message in enumerate(messages)]
 
     @field_validator("sampling")
     @classmethod

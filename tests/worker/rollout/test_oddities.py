@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.harness.scripted_model import called, said, scripted_model
 from tests.worker.rollout.players import QueueTool, code, playing, script, user
-from worker.rollout import Trajectory, run_batch
+from worker.rollout import RolloutRequest, Trajectory, run_batch
 from worker.rollout.dump import row_of
 from worker.tool import ToolResponse
 
@@ -173,6 +174,29 @@ async def test_thoughts_are_kept_and_sent_back_until_the_user_speaks_again(name:
     thought = [message.get(name) for message in model.requests[1]["messages"]]
     assert thought == [None, None, None, "a thought", None]
     assert "<think>\na thought\n</think>" in row_of(trajectory)["output"]
+
+
+async def test_a_prompt_with_calls_is_sent_as_servers_take_it(tmp_path: Path) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": "é"}}}
+    before = [
+        {"role": "user", "content": "x", "tool_calls": None},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "2", "tool_call_id": "c", "tool_calls": None},
+    ]
+    with script(said("done"), said("done")) as model:
+        async with playing(model, score=lambda _: 1.0) as rollout:
+            batch = await run_batch(rollout, [rollout.request(before)], rollout_data_dir=tmp_path)
+    assert batch.mean_score == 1.0
+    (first, second, third) = model.requests[0]["messages"]
+    assert "tool_calls" not in first | third
+    assert second["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": "é"}'}
+    assert '"arguments": {"a": "é"}' in json.loads((tmp_path / "0.jsonl").read_bytes())["input"]
+
+
+@pytest.mark.parametrize("call", [{"name": "f", "arguments": "{}"}, {"function": None}, "f"])
+def test_a_prompt_with_a_call_of_no_function_is_refused(call: Any) -> None:
+    with pytest.raises(ValueError, match="message 0 has a call that is none of a function"):
+        RolloutRequest(messages=[{"role": "assistant", "tool_calls": [call]}])
 
 
 @pytest.mark.parametrize("usage", [{"total_tokens": 3}, {"prompt_tokens": 1}, {}])
