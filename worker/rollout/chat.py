@@ -22,7 +22,7 @@ from limiter import Gate
 from worker.rollout.calls import Call, Schemas, encodable, read_arguments, read_call
 from worker.rollout.endpoint import GatedModel
 from worker.rollout.hermes import calls_in, unparsed_in, with_tools
-from worker.rollout.request import THOUGHTS, Message, RolloutRequest
+from worker.rollout.request import THOUGHTS, Message, RolloutRequest, text_of
 from worker.rollout.trajectory import Masked
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def on_the_wire(messages: list[Message]) -> list[Message]:
     asked = max((at for at, said in enumerate(messages) if said["role"] == "user"), default=-1)
     for at, message in enumerate(messages):
         if message["role"] == "tool" and not message.get("tool_call_id"):
-            text = f"<tool_response>\n{message['content']}\n</tool_response>"
+            text = f"<tool_response>\n{text_of(message)}\n</tool_response>"
             if sent and sent[-1].get("role") == "user" and _responds(sent[-1]):
                 sent[-1] = {"role": "user", "content": f"{sent[-1]['content']}\n{text}"}
             else:

@@ -193,6 +193,19 @@ async def test_a_prompt_with_calls_is_sent_as_servers_take_it(tmp_path: Path) ->
     assert '"arguments": {"a": "é"}' in json.loads((tmp_path / "0.jsonl").read_bytes())["input"]
 
 
+@pytest.mark.parametrize(
+    ("content", "text"), [([{"type": "text", "text": "2"}], "2"), ("2", "2"), (None, "")]
+)
+async def test_a_tools_answer_in_a_prompt_is_sent_as_its_text(content: Any, text: str) -> None:
+    before = [*user("x"), spoken("y"), {"role": "tool", "content": content}]
+    with script(said("done"), said("done")) as model:
+        async with playing(model) as rollout:
+            await rollout.run(rollout.request(before))
+    assert model.requests[0]["messages"][2]["content"] == (
+        f"<tool_response>\n{text}\n</tool_response>"
+    )
+
+
 @pytest.mark.parametrize("call", [{"name": "f", "arguments": "{}"}, {"function": None}, "f"])
 def test_a_prompt_with_a_call_of_no_function_is_refused(call: Any) -> None:
     with pytest.raises(ValueError, match="message 0 has a call that is none of a function"):
