@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from ground import tracing
+from ground.tasks import heed_cancellation
 from worker.rollout.calls import Call, encodable
 from worker.rollout.request import Message, RolloutRequest
 from worker.rollout.trajectory import CallMetrics, Masked
@@ -84,7 +85,8 @@ class Toolbox:
             try:
                 async with asyncio.timeout(self._patience):
                     await self._tools[name].release(self._request.request_id, **given)
-            except Exception:  # the tool is a user's code
+            except (Exception, asyncio.CancelledError):  # a user's code, which may raise either
+                heed_cancellation()
                 log.exception("tool %s could not be released", name)
 
     async def _answer(self, call: Call, place: int) -> tuple[str, CallMetrics]:

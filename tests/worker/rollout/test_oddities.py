@@ -14,6 +14,7 @@ from tests.worker.rollout.players import QueueTool, code, playing, script, user
 from worker.rollout import RolloutRequest, Trajectory, run_batch
 from worker.rollout.dump import row_of
 from worker.tool import ToolResponse
+from worker.tool.schemas import CODE_INTERPRETER
 
 
 class Saying(QueueTool):
@@ -284,6 +285,24 @@ async def test_a_tool_whose_release_never_ends_does_not_hold_the_batch() -> None
         async with playing(model, tool, tool_timeout=0.05) as rollout:
             batch = await run_batch(rollout, [rollout.request(user("x"), request_id="s")])
     assert ([t.answer for t in batch.trajectories], tool.released) == (["done"], ["s"])
+
+
+async def test_a_tool_whose_release_is_cancelled_by_itself_does_not_end_the_batch() -> None:
+    class Cancelled(Saying):
+        async def release(self, *arguments: Any, **_: Any) -> None:
+            raise asyncio.CancelledError  # as a tool does whose own task was cancelled
+
+    class Other(Saying):
+        name = "other"
+        tool_schema = CODE_INTERPRETER.model_copy(
+            update={"function": CODE_INTERPRETER.function.model_copy(update={"name": "other"})}
+        )
+
+    other = Other(OK)
+    with script(said("done")) as model:
+        async with playing(model, Cancelled(OK), other, score=lambda _: 1.0) as rollout:
+            batch = await run_batch(rollout, [rollout.request(user("x"), request_id="s")])
+    assert (batch.mean_score, other.released) == (1.0, ["s"])
 
 
 async def test_pictures_of_a_prompt_are_sent_and_not_counted_as_text() -> None:
