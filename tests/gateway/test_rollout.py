@@ -16,7 +16,14 @@ from tests.gateway.scripted.model import CALL, Model, misproved
 from tests.gateway.scripted.sglang import ScriptedSglang
 from tests.gateway.scripted.vllm import ScriptedVllm
 from tests.gateway.serving import World, free_port, user, world
-from worker.rollout import GatewayRefusal, Rollout, RolloutRequest, StopReason, Trajectory
+from worker.rollout import (
+    GatewayRefusal,
+    Rollout,
+    RolloutRequest,
+    StopReason,
+    Trajectory,
+    run_batch,
+)
 from worker.tool.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 SHELL = OpenAIFunctionToolSchema.model_validate(
@@ -166,6 +173,24 @@ async def test_a_tool_that_fails_for_us_masks_all_rows_of_the_item(
     ((row, _),) = rows_in(item)
     assert (row.masked, row.cause) == (True, trajectory.exit_reason)
     assert {bit for _, bit in row.mask} == {0}
+
+
+@pytest.mark.parametrize(("scores", "label"), [(float("nan"), "4"), (1.0, {"4"})])
+async def test_what_is_no_json_masks_and_the_batch_goes_on(
+    one: World, scores: Any, label: Any
+) -> None:
+    class Scored(Shell):
+        async def calc_reward(self, instance_id: str, **_: Any) -> Any:
+            return scores if instance_id == "u1" else 1.0
+
+    async with rollout(one, Scored()) as playing:
+        requests = [
+            playing.request(HELLO, request_id="u1", data={"label": label}),
+            playing.request(HELLO, request_id="u2", data={"label": "4"}),
+        ]
+        odd, even = (await run_batch(playing, requests)).trajectories
+    assert odd.exit_reason.startswith("gateway: its reward_scores, data or messages are no JSON")
+    assert (odd.score, even.score) == (None, 0.5)
 
 
 async def test_sampling_is_the_sessions(one: World) -> None:

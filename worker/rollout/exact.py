@@ -84,6 +84,8 @@ class Session:
             trajectory.mask(f"gateway: {_said(refusal)}")
         except Masked as failure:
             trajectory.mask(str(failure))
+        except (TypeError, ValueError) as odd:  # what a tool's calc_reward or the caller's data are
+            trajectory.mask(f"gateway: its reward_scores, data or messages are no JSON: {odd}")
         else:
             if done["masked"] and not trajectory.masked:
                 trajectory.mask(f"gateway: its rows are masked: {done['cause']}")
