@@ -140,7 +140,7 @@ class Rollout:
         self, request: RolloutRequest, partial: Mapping[str, Any] | None
     ) -> Trajectory:
         self._require([schema.function.name for schema in request.tool_schemas])
-        trajectory = Trajectory(request, list(request.messages))
+        trajectory, interrupts = Trajectory(request, list(request.messages)), self._interrupts
         if partial is not None:
             trajectory.go_on(partial)
         toolbox = Toolbox(self._tools, request, self._calls_per_turn, self._tool_timeout)
@@ -150,7 +150,7 @@ class Rollout:
                 session = await self._sessions.open(request)
                 chat = chat.keyed(session.client)
             await toolbox.create()
-            trajectory.stop_reason = await self._converse(chat, trajectory, toolbox)
+            trajectory.stop_reason = await self._converse(chat, trajectory, toolbox, interrupts)
             if trajectory.stop_reason is StopReason.INTERRUPTED:
                 trajectory.mask("interrupted", StopReason.INTERRUPTED)
                 return trajectory
@@ -179,8 +179,10 @@ class Rollout:
             there = ", ".join(self._tools) or "none"
             raise ValueError(f"a request names tools that are not here: {unknown}; here: {there}")
 
-    async def _converse(self, chat: Chat, trajectory: Trajectory, toolbox: Toolbox) -> StopReason:
-        request, interrupts = trajectory.request, self._interrupts
+    async def _converse(
+        self, chat: Chat, trajectory: Trajectory, toolbox: Toolbox, interrupts: int
+    ) -> StopReason:
+        request = trajectory.request
         tokens = TokenCount(self._count, request.max_seq_len, trajectory.seq_len)
         if not trajectory.seq_len:
             tokens.add(_text_of(request))

@@ -58,6 +58,19 @@ async def test_interrupt_stops_before_the_model_is_asked_again() -> None:
     assert (second.stop_reason, second.answer) == (StopReason.STOP, "done")
 
 
+async def test_interrupt_stops_one_whose_tools_are_being_made() -> None:
+    class Interrupting(Gsm8kTool):
+        async def create(self, *given: object, **more: object) -> object:
+            rollout.interrupt()
+            return await super().create(*given, **more)  # type: ignore[arg-type]
+
+    with script(said("done")) as model:
+        async with playing(model, Interrupting()) as rollout:
+            request = rollout.request(user("6 * 7?"), tools_kwargs=GROUND_TRUTH)
+            first = await rollout.run(request)
+    assert (first.stop_reason, model.requests) == (StopReason.INTERRUPTED, [])
+
+
 async def test_turns_before_an_interruption_count() -> None:
     with script(called(CALL)) as model:
         async with playing(model, Gsm8kTool()) as rollout:
