@@ -113,7 +113,7 @@ class Chat:
             log.warning("the model's server at %s failed: %s", where, failure)
             raise Masked(f"model: {type(failure).__name__}: {failure} ({where})") from failure
         try:
-            begun = messages[-1]["content"] if unfinished else ""
+            begun = messages[-1] if unfinished else {}
             seconds = time.monotonic() - began
             return _reply(completion, schemas, seconds, self._broken_off, begun)
         except (AttributeError, TypeError) as odd:  # the client checks nothing of what it is sent
@@ -147,7 +147,7 @@ async def _plain(client: "AsyncOpenAI", payload: dict[str, Any]) -> "ChatComplet
 
 def _reply(
     completion: "ChatCompletion", schemas: Schemas, seconds: float, broken_off: tuple[str, ...],
-    begun: str,
+    begun: Message,
 ) -> Reply:  # fmt: skip
     if not completion.choices:
         raise Masked("model: the server's answer has no choices")
@@ -155,11 +155,13 @@ def _reply(
     if str(choice.finish_reason) in broken_off:
         raise Masked(f"model: the server broke the answer off ({choice.finish_reason})")
     said = choice.message
-    text = begun + encodable(_text(said.content))
+    text = begun.get("content", "") + encodable(_text(said.content))
     message: Message = {"role": "assistant", "content": text}
     for name in THOUGHTS:
-        if (thought := getattr(said, name, None)) and isinstance(thought, str):
-            message[name] = encodable(thought)
+        thought = getattr(said, name, None)
+        more = encodable(thought) if isinstance(thought, str) else ""
+        if whole := (begun.get(name) or "") + more:
+            message[name] = whole
     if native := _native_calls(said):
         message["tool_calls"] = native
     calls = [

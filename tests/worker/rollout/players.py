@@ -53,6 +53,12 @@ def in_text(program: str) -> str:
     return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
 
 
+def completed(message: Any, finish_reason: str = "stop", **more: Any) -> Any:
+    """An answer of the model's server with this message, whatever it is."""
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    return 200, {"object": "chat.completion", "choices": [choice], **more}
+
+
 def user(words: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": words}]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.harness.scripted_model import called, said, scripted_model
-from tests.worker.rollout.players import QueueTool, code, playing, script, user
+from tests.worker.rollout.players import QueueTool, code, completed, playing, script, user
 from worker.rollout import RolloutRequest, Trajectory, run_batch
 from worker.rollout.dump import row_of
 from worker.tool import ToolResponse
@@ -29,11 +29,6 @@ class Saying(QueueTool):
 
 
 OK = (ToolResponse(text="ok"), None, {})
-
-
-def completed(message: Any, finish_reason: str = "stop", **more: Any) -> Any:
-    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
-    return 200, {"object": "chat.completion", "choices": [choice], **more}
 
 
 def spoken(content: Any) -> dict[str, Any]:

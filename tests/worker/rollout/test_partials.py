@@ -1,11 +1,12 @@
 """Trajectories that are interrupted, and gone on with elsewhere."""
 
 import json
+from typing import Any
 
 import pytest
 
 from tests.harness.scripted_model import called, said
-from tests.worker.rollout.players import playing, script, user
+from tests.worker.rollout.players import completed, playing, script, user
 from worker.rollout import Gsm8kTool, RolloutRequest, StopReason
 
 CALL = ("calc_gsm8k_reward", json.dumps({"answer": "42"}))
@@ -40,6 +41,29 @@ async def test_an_answer_that_the_engine_aborted_is_gone_on_with_and_its_spans_a
     assert sum(tokens for tokens, _ in second.versions) == second.seq_len == 27
     roles = [message["role"] for message in second.messages]
     assert roles == ["user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "whole"),
+    [
+        ({"content": "it is", "reasoning": "So."}, {"content": " 42"}, ("it is 42", "So.")),
+        (
+            {"content": None, "reasoning": "So"},
+            {"content": "42", "reasoning": " it is."},
+            ("42", "So it is."),
+        ),
+    ],
+)
+async def test_thoughts_before_an_abort_stay(first: Any, second: Any, whole: Any) -> None:
+    spoken = {"role": "assistant"}
+    with script(completed(spoken | first, "abort")) as model:
+        async with playing(model, version=lambda: 7) as rollout:
+            request = rollout.request(user("6 * 7?"))
+            parked = json.loads(json.dumps((await rollout.run(request)).partial()))
+    with script(None, completed(spoken | second)) as model:
+        async with playing(model, version=lambda: 8) as rollout:
+            last = (await rollout.run(request, partial=parked)).messages[-1]
+    assert (last["content"], last["reasoning"]) == whole
 
 
 async def test_interrupt_stops_before_the_model_is_asked_again() -> None:
