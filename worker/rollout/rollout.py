@@ -16,7 +16,7 @@ from ground import tracing
 from limiter import Gate
 from worker.rollout.chat import ABORTED, CallStyle, Chat, Reply, TooLong
 from worker.rollout.exact import GatewayRefusal, Sessions
-from worker.rollout.request import Message, RolloutRequest, text_of
+from worker.rollout.request import THOUGHTS, Message, RolloutRequest, text_of
 from worker.rollout.toolbox import Tool, Toolbox, schemas_of
 from worker.rollout.trajectory import (
     CountTokens,
@@ -272,7 +272,8 @@ def _noted(trajectory: Trajectory, reply: Reply, tokens: TokenCount) -> TurnMetr
     if reply.usage:
         tokens.counted(*reply.usage)
     else:
-        tokens.add(reply.message["content"] + json.dumps(reply.message.get("tool_calls", "")))
+        begun = _words_of(trajectory.messages[-1]) if trajectory.unfinished else ""
+        tokens.add(_words_of(reply.message).removeprefix(begun))
     prompt, completion = reply.usage or (before, tokens.seq_len - before)
     turn = TurnMetrics(reply.finish_reason, prompt, completion, reply.seconds)
     trajectory.turns.append(turn)
@@ -286,6 +287,12 @@ def _noted(trajectory: Trajectory, reply: Reply, tokens: TokenCount) -> TurnMetr
     trajectory.messages.append(reply.message)
     trajectory.seq_len = tokens.seq_len
     return turn
+
+
+def _words_of(answer: Message) -> str:
+    thoughts = next(filter(None, map(answer.get, THOUGHTS)), "")
+    calls = json.dumps(answer["tool_calls"]) if "tool_calls" in answer else ""
+    return f"{thoughts}{answer['content']}{calls}"
 
 
 def _text_of(request: RolloutRequest) -> str:

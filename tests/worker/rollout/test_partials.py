@@ -66,6 +66,17 @@ async def test_thoughts_before_an_abort_stay(first: Any, second: Any, whole: Any
     assert (last["content"], last["reasoning"]) == whole
 
 
+async def test_what_is_continued_is_counted_once_also_if_the_server_counts_nothing() -> None:
+    with script(completed({"content": "a" * 4000, "reasoning": "b" * 400}, "abort")) as model:
+        async with playing(model, version=lambda: 7) as rollout:
+            request = rollout.request(user("x" * 40))
+            parked = (await rollout.run(request)).partial()
+    with script(None, completed({"content": "c" * 40})) as model:
+        async with playing(model, version=lambda: 8) as rollout:
+            trajectory = await rollout.run(request, partial=parked)
+    assert trajectory.versions == [[11, -1], [1100, 7], [10, 8]]
+
+
 async def test_interrupt_stops_before_the_model_is_asked_again() -> None:
     class Interrupting(Gsm8kTool):
         async def execute(self, *given: object, **more: object) -> object:
