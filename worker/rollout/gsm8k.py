@@ -90,7 +90,9 @@ class Gsm8kTool:
         self, instance_id: str | None = None, ground_truth: str | None = None, **kwargs: Any
     ) -> tuple[str, ToolResponse]:
         instance_id = instance_id or uuid.uuid4().hex
-        truth = ground_truth or kwargs.get("create_kwargs", {}).get("ground_truth")
+        truth = ground_truth
+        if truth is None:
+            truth = (kwargs.get("create_kwargs") or {}).get("ground_truth")
         if truth is None:
             raise ValueError(f"{self.name} needs the sample's ground_truth, in its create_kwargs")
         self._truth[instance_id], self._reward[instance_id] = str(truth), 0.0

@@ -98,6 +98,13 @@ async def test_a_sample_without_its_truth_is_masked() -> None:
     assert "needs the sample's ground_truth" in trajectory.exit_reason
 
 
+async def test_a_truth_of_zero_is_one() -> None:
+    tool = Gsm8kTool()
+    await tool.create("s", ground_truth=0)  # type: ignore[arg-type] - as data sets have it
+    await tool.execute("s", {"answer": 0})
+    assert await tool.calc_reward("s") == 1.0
+
+
 async def test_both_of_verls_hosts_can_make_it() -> None:
     tool = Gsm8kTool(config={}, tool_schema=None)
     old, _ = await tool.create("s-1", ground_truth="18")
