@@ -28,6 +28,12 @@ from worker.rollout.gsm8k import same_answer
         ("", "0", False),
         ("1/2", "1", False),
         ("1/2", "1/2", True),
+        ("1 1/2", "1", False),
+        ("1 1/2", "1 1/2", True),
+        ("1 / 2", "1", False),
+        ("1e1000", "1", False),
+        ("1.5e+2000 m", "1.5", False),
+        ("12 eggs 1/2 eaten", "12", True),
         ("12:30", "12", False),
         ("3-4", "3", False),
         ("1.5.2", "1.5", False),
@@ -62,6 +68,8 @@ def test_an_answer_that_runs_away_in_digits_takes_no_time() -> None:
     """Hours, where every way to split them is tried."""
     assert gsm8k_score(f"#### {'1' * 300_000}/2", "#### 3") == 0.0
     assert gsm8k_score(f"#### {'1' * 300_000}", "#### 3") == 0.0
+    assert gsm8k_score(f"#### 1{' ' * 300_000}x", "#### 3") == 0.0
+    assert gsm8k_score(f"#### 1 {'1' * 300_000}x", "#### 3") == 0.0
 
 
 def test_the_answer_that_the_seed_shows_is_right() -> None:
