@@ -76,8 +76,12 @@ def new_client(url: str, headers: dict[str, str]) -> "httpx.Client":
     """The connections of one thread. The server itself waits for room before it answers 429."""
     import httpx
 
-    proxied = not is_loopback(urlsplit(url).hostname or "")
-    return httpx.Client(timeout=_TIMEOUT, headers=headers, trust_env=proxied)
+    return httpx.Client(timeout=_TIMEOUT, headers=headers, trust_env=is_proxied(url))
+
+
+def is_proxied(url: str) -> bool:
+    """Whether a proxy of the environment may be asked for it: none is for this machine's own."""
+    return not is_loopback(urlsplit(url).hostname or "")
 
 
 def authorization() -> dict[str, str]:

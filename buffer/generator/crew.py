@@ -19,6 +19,7 @@ from typing import Any
 
 from buffer.errors import GeneratorError
 from buffer.generator.admission import LATER, Admission, Group, admission_for
+from buffer.generator.api import is_proxied
 from buffer.generator.partial import Interrupted, Signals
 from buffer.generator.sender import Sender, encoded
 from buffer.generator.sessions import Sessions
@@ -257,10 +258,11 @@ def _worker(
     line: Connection, engine_url: str, rollout: RolloutFunction, reward: RewardFunction,
     sampling: dict[str, Any], signals: Signals, sessions: Sessions | None,
 ) -> None:  # fmt: skip
-    from openai import OpenAI
+    from openai import DefaultHttpxClient, OpenAI
 
     base_url = engine_url if "/v1" in engine_url else engine_url.rstrip("/") + "/v1"
-    client = OpenAI(api_key="test", base_url=base_url)
+    http = DefaultHttpxClient(trust_env=is_proxied(base_url))
+    client = OpenAI(api_key="test", base_url=base_url, http_client=http)
     while True:
         try:
             question = line.recv()

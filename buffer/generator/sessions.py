@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from buffer.errors import GeneratorError
-from buffer.generator.api import Api
+from buffer.generator.api import Api, is_proxied
 from buffer.generator.trajectory import Question
 
 if TYPE_CHECKING:
@@ -87,5 +87,5 @@ class Sessions:
                 self._asked[body] += 1
             request.headers["Idempotency-Key"] = f"{body.hex()}-{self._asked[body]}"
 
-        http = DefaultHttpxClient(event_hooks={"request": [key]})
+        http = DefaultHttpxClient(event_hooks={"request": [key]}, trust_env=is_proxied(self._url))
         return OpenAI(api_key="-", base_url=f"{self._url}/v1", http_client=http)

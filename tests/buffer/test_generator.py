@@ -279,6 +279,17 @@ def test_no_proxy_is_asked_for_a_buffer_on_this_machine(monkeypatch: pytest.Monk
         assert client.post(server.url, json={}).status_code == 200
 
 
+def test_no_proxy_is_asked_for_an_engine_on_this_machine(
+    post: Post, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # nobody listens there
+    with scripted_model(lambda *_: said("2")) as model:
+        BaseGenerator(model.url, "http://buffer", num_process=1).run(
+            data_of(tmp_path, 1), query_single_turn, lambda row: 1
+        )
+    assert [item["reward"] for item in post.items] == [1]
+
+
 def test_an_item_refused_for_good_is_not_sent_again(post: Post) -> None:
     post.refusals = [httpx.Response(400, text="no")]
     BaseGenerator("http://engine", "http://buffer").send_data_to_buffer({"instance_id": "a"})

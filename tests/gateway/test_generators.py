@@ -145,6 +145,17 @@ async def test_the_items_of_a_generator_have_exact_tokens(
         assert {version for _, version in row[0].versions} == {4}
 
 
+async def test_no_proxy_is_asked_for_a_gateway_on_this_machine(
+    bench: Bench, real_redis: ground.Client
+) -> None:
+    bench.environment["HTTP_PROXY"] = "http://127.0.0.1:9"  # nobody listens there
+    buffer = RolloutBuffer(real_redis, "math")
+    await buffer.configure(TaskConfig(group_size=1, dialect="v1"))
+    await buffer.aclose()
+    assert await bench.generates() == ""
+    assert [item["exact"] for item in await bench.items(real_redis, 2)] == [True, True]
+
+
 async def test_a_question_that_is_dealt_once_more_is_not_sampled_again(
     bench: Bench, real_redis: ground.Client
 ) -> None:
