@@ -95,17 +95,18 @@ class Chat:
 
         began = time.monotonic()
         try:
-            payload = self._payload(messages, request, room)
-            if unfinished:
-                more = {"continue_final_message": True, "add_generation_prompt": False}
-                payload["extra_body"] = {**payload.get("extra_body", {}), **more}
-            key = {"Idempotency-Key": _key_of(payload)} if self._keyed else {}
-            with tracing.span(f"chat {self._model}", self._about, kind="client"):
-                if key:
-                    payload["extra_headers"] = key | tracing.headers()
-                completion = await self._create(payload)
+            payload = self._payload(messages, request, room, unfinished)
+            try:
+                completion = await self._sent(payload)
+            except BadRequestError as refusal:
+                bounded = room is not None and room in map(payload.get, _LIMITS)
+                if not bounded or not _is_too_long(refusal):
+                    raise
+                # The room was a guess for what the server had not counted. It knows what there is.
+                free = {name: value for name, value in payload.items() if name not in _LIMITS}
+                completion = await self._sent(free)
         except BadRequestError as refusal:
-            if refusal.code == "context_length_exceeded" or _TOO_LONG.search(str(refusal)):
+            if _is_too_long(refusal):
                 raise TooLong from None
             raise Masked(f"model: {type(refusal).__name__}: {refusal}") from refusal
         except Exception as failure:  # the client's own errors, and those of its transport
@@ -120,8 +121,15 @@ class Chat:
             what = f"the server's answer is no chat completion ({odd}): {completion!r:.200}"
             raise Masked(f"model: {what}") from odd
 
+    async def _sent(self, payload: dict[str, Any]) -> "ChatCompletion":
+        key = {"Idempotency-Key": _key_of(payload)} if self._keyed else {}
+        with tracing.span(f"chat {self._model}", self._about, kind="client"):
+            if key:
+                payload = payload | {"extra_headers": key | tracing.headers()}
+            return await self._create(payload)
+
     def _payload(
-        self, messages: list[Message], request: RolloutRequest, room: int | None
+        self, messages: list[Message], request: RolloutRequest, room: int | None, unfinished: bool
     ) -> dict[str, Any]:
         payload: dict[str, Any] = {"model": self._model, **request.sampling}
         if self._style == "hermes":
@@ -133,7 +141,14 @@ class Chat:
         if room is not None:
             limit = next((name for name in _LIMITS if name in payload), _LIMITS[0])
             payload[limit] = min(room, payload.get(limit) or room)
+        if unfinished:
+            more = {"continue_final_message": True, "add_generation_prompt": False}
+            payload["extra_body"] = {**payload.get("extra_body", {}), **more}
         return payload
+
+
+def _is_too_long(refusal: Any) -> bool:
+    return refusal.code == "context_length_exceeded" or bool(_TOO_LONG.search(str(refusal)))
 
 
 def _key_of(payload: dict[str, Any]) -> str:

@@ -113,6 +113,23 @@ async def test_a_server_that_takes_no_more_ends_it(refusal) -> None:
     assert (trajectory.stop_reason, trajectory.masked) == (StopReason.MAX_SEQ_LEN, False)
 
 
+@pytest.mark.parametrize("sampling", [{}, {"max_tokens": 250}])
+async def test_a_guess_of_the_length_that_is_too_low_ends_nothing(sampling: Any) -> None:
+    """The server's own limit is `max_seq_len`, and the prompt has more tokens than were guessed."""
+
+    def answer(request: dict[str, Any], _: int) -> Any:
+        if 40 + request.get("max_tokens", 0) > 200:
+            return refused(400, "This model's maximum context length is 200 tokens. However, …")
+        return said("done", prompt=40)
+
+    with scripted_model(answer) as model:
+        async with playing(model) as rollout:
+            request = rollout.request(user("1" * 80), max_seq_len=200, sampling=sampling)
+            trajectory = await rollout.run(request)
+    assert (trajectory.stop_reason, trajectory.answer) == (StopReason.STOP, "done")
+    assert [asked.get("max_tokens") for asked in model.requests] == [179, None]
+
+
 async def test_the_model_is_asked_for_no_more_than_there_is_room() -> None:
     sampling = {"temperature": 0.5, "max_tokens": 120}
     with script(called(code("1"), prompt=100, tokens=60), said("done")) as model:
