@@ -78,9 +78,17 @@ def failed(
     question: Question, failure: str, messages: list[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
     """A failure is stored like a success, with a reward that marks it."""
-    asked = messages[:-1] if messages else list(question.get("prompt") or [])
+    asked = messages[:-1] if messages else _asked(question.get("prompt"))
     item = _item(
         question, [*asked, {"role": "assistant", "content": ""}], FAILED_REWARD, {}, "error"
     )
     item["extra_info"]["failure"] = failure
     return item
+
+
+def _asked(prompt: Any) -> list[dict[str, Any]]:
+    """A prompt as messages; the rollout function may take it in another form, or be given none."""
+    said = list(prompt) if isinstance(prompt, list | tuple) else []
+    if prompt and not (said and all(isinstance(one, dict) and "role" in one for one in said)):
+        return [{"role": "user", "content": prompt}]
+    return said

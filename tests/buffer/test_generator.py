@@ -195,6 +195,22 @@ def test_a_question_that_always_fails_is_written_as_a_failure(post: Post, tmp_pa
     assert item["extra_info"]["failure"] == "RuntimeError: no"
 
 
+@pytest.mark.parametrize(
+    ("prompt", "asked"),
+    [("1+1", ["1+1"]), (["1+1"], [["1+1"]]), ({"x": 1}, [{"x": 1}]), (None, []), ([], [])],
+)
+def test_a_failed_question_of_another_form_ends_no_generator(
+    post: Post, tmp_path: Path, prompt: Any, asked: list[Any]
+) -> None:
+    (tmp_path / "data.jsonl").write_text(json.dumps({"prompt": prompt}))
+    BaseGenerator("http://engine", "http://buffer", num_process=1).run(
+        str(tmp_path / "data.jsonl"), lambda *_: 1 / 0, lambda row: 1
+    )
+    (item,) = post.items
+    assert [message["content"] for message in item["messages"]] == [*asked, ""]
+    assert item["extra_info"]["failure"] == "ZeroDivisionError: division by zero"
+
+
 def test_a_query_without_answer_is_written_as_a_failure(post: Post, tmp_path: Path) -> None:
     def silent(client: OpenAI, messages: list[Any], sampling: dict[str, Any]) -> Any:
         return [*messages, {"role": "assistant", "content": None}], None
