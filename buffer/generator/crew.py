@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from buffer.errors import GeneratorError
+from buffer.errors import GeneratorError, ItemRefused
 from buffer.generator.admission import LATER, Admission, Group, admission_for
 from buffer.generator.api import is_proxied
 from buffer.generator.partial import Interrupted, Signals
@@ -31,6 +31,7 @@ from buffer.generator.trajectory import (
     failed,
     partial_of,
 )
+from buffer.item import instance_key
 from buffer.settings import BufferSettings
 from ground.extras import needed_by
 
@@ -302,7 +303,8 @@ def samples_of(input_file: str) -> list[dict[str, Any]]:
     except (OSError, UnicodeDecodeError) as fault:
         raise GeneratorError(f"input_file cannot be read: {fault}") from None
     for number, sample in enumerate(samples):
-        sample.setdefault("instance_id", number)
+        if sample.get("instance_id") is None:  # data sets may have a null for what is not there
+            sample["instance_id"] = number
     return samples
 
 
@@ -316,4 +318,9 @@ def _sample(line: str, place: str) -> dict[str, Any]:
             f"input_file {place} is not a JSON object: each line is one question, "
             'such as {"instance_id": "math_0", "prompt": [...], "label": "4"}'
         )
+    if sample.get("instance_id") is not None:
+        try:
+            instance_key(sample["instance_id"])
+        except ItemRefused as refusal:  # before its answers are generated, and then refused
+            raise GeneratorError(f"input_file {place}: {refusal}") from None
     return sample

@@ -261,6 +261,8 @@ def test_a_worker_that_dies_is_replaced_and_its_question_asked_again(
     [
         ('{"prompt": []}\n{"prompt": [}\n', "line 2 is not JSON"),
         ('"a question"\n', "line 1 is not a JSON object"),
+        ('{"instance_id": 1.5}\n', "line 1: instance_id must be a string or an integer"),
+        ('{"instance_id": ""}\n', "line 1: instance_id is empty"),
         (None, "No such file"),
     ],
 )
@@ -273,6 +275,14 @@ def test_a_data_set_that_cannot_be_read_is_named(
     with pytest.raises(GeneratorError, match=said) as refusal:
         BaseGenerator("http://engine", "http://buffer").run(str(data), answered, lambda _: 0.0)
     assert "data.jsonl" in str(refusal.value)
+
+
+def test_a_line_whose_id_is_null_is_known_by_its_number(post: Post, tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"prompt": []}\n{"prompt": [], "instance_id": null}\n')
+    BaseGenerator("http://engine", "http://buffer", num_process=1).run(
+        str(tmp_path / "data.jsonl"), answered, lambda row: 1
+    )
+    assert sorted(item["instance_id"] for item in post.items) == [0, 1]
 
 
 def test_sending_goes_on_until_the_buffer_has_room(post: Post) -> None:
