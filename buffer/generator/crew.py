@@ -34,6 +34,7 @@ from buffer.generator.trajectory import (
 from buffer.item import instance_key
 from buffer.settings import BufferSettings
 from ground.extras import needed_by
+from ground.numbers import check_whole
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ class BaseGenerator:
         With PENSTOCK_GATEWAY_URL the questions are asked there, and items have exact tokens.
         `remote_engine_url` is not used then, and nothing is interrupted.
         """
+        check_whole("num_process", num_process)
+        check_whole("num_repeat_per_sample", num_repeat_per_sample)
         self._gateway = BufferSettings.load().gateway_url
         if self._gateway and interrupt_on_publish:
             raise GeneratorError(

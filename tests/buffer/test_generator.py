@@ -16,6 +16,7 @@ from buffer.generator import api, base_generator, crew, query_single_turn, sende
 from buffer.generator.crew import BaseGenerator
 from buffer.generator.discovery import discover
 from buffer.generator.math_reward import boxed, get_rule_based_math_reward
+from ground.errors import SettingError
 from tests.harness.scripted_model import Answer, said, scripted_model
 
 ASKED = [{"role": "user", "content": "1+1"}]
@@ -283,6 +284,13 @@ def test_a_line_whose_id_is_null_is_known_by_its_number(post: Post, tmp_path: Pa
         str(tmp_path / "data.jsonl"), answered, lambda row: 1
     )
     assert sorted(item["instance_id"] for item in post.items) == [0, 1]
+
+
+@pytest.mark.parametrize("wrong", [{"num_process": 0}, {"num_repeat_per_sample": "8"}])
+def test_a_crew_of_none_is_refused(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(SettingError, match=f"{name}: must be a whole number from 1"):
+        BaseGenerator("http://engine", "http://buffer", **wrong)
 
 
 def test_sending_goes_on_until_the_buffer_has_room(post: Post) -> None:
