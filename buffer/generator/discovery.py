@@ -55,7 +55,10 @@ def discover(folder: Path | None) -> dict[str, Generator]:
 
 
 def load_module(path: Path) -> ModuleType:
-    """Run a generator file as a module of its own name."""
+    """Run a generator file as a module of its own name. It may import from the folder that the
+    server was started in."""
+    if "" not in sys.path:
+        sys.path.append("")
     name = f"penstock_generator_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

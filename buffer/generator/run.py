@@ -24,7 +24,6 @@ def main() -> None:
     settings = GroundSettings.load()
     configure_logging(settings.log_format, settings.log_level)
     payload = json.load(sys.stdin)
-    sys.path.append("")  # a generator may import from the folder that the server was started in
     try:
         load_module(path).run_rollout(payload)
     except PenstockError as fault:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -368,6 +369,19 @@ def test_generators_are_found_by_the_end_of_their_names(tmp_path: Path) -> None:
     assert found["code"].functions.filter_item is not None
     assert found["code"].functions.is_valid_group is None
     assert found["math"].functions.is_valid_group is base_generator.is_valid_group
+
+
+def test_a_generator_may_import_from_the_folder_that_its_server_was_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beside_the_server.py").write_text("NAME = 'code'\n")
+    (tmp_path / "generators").mkdir()
+    (tmp_path / "generators" / "code_generator.py").write_text(
+        "from beside_the_server import NAME as TASK_TYPE\ndef run_rollout(data): pass\n"
+    )
+    assert set(discover(tmp_path / "generators")) == {"code", "math"}
 
 
 def test_a_copy_of_the_template_is_a_generator(tmp_path: Path) -> None:
