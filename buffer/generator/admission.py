@@ -130,7 +130,7 @@ class Admission:
         if item["messages"]:
             body = {"fence": item["fence"], "items": [item], "go_on": True}
             try:
-                self._api.call("POST", f"/slots/{item['slot']}/park", json=body)
+                self._api.call("POST", f"/slots/{item['slot']}/park", body)
             except GeneratorError:  # it is begun again from its start
                 log.exception("an interrupted item was not parked")
 
@@ -180,7 +180,7 @@ def _one_slot(
             if not now or not now["again"] + now["parked"]:
                 return None
         body = {"owner": owner, "wait": _WAIT, "instances": named, "ask": ask}
-        found = api.call("POST", "/slots", json=body)
+        found = api.call("POST", "/slots", body)
         if found is None:
             raise GeneratorError("the task's policy was removed while its rollout ran")
         for slot in found["slots"]:
@@ -227,7 +227,7 @@ class _Renewer:
             with self._guard:
                 held = [{"id": id, "fence": fence} for id, fence in self._held.items()]
             for some in chunks(held, _MOST):
-                said = self._api.call("POST", "/slots/renew", json={"slots": list(some)})
+                said = self._api.call("POST", "/slots/renew", {"slots": list(some)})
                 if said is None:
                     continue
                 with self._guard:

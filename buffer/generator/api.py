@@ -4,6 +4,7 @@ A server of the buffer imports this too, and asks nobody. So the HTTP client is 
 used.
 """
 
+import json
 import logging
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT = 60.0
 _LONGEST_PAUSE = 15.0
+JSON = {"Content-Type": "application/json"}
 
 
 class Api:
@@ -39,13 +41,15 @@ class Api:
         """A client of the same server for another thread."""
         return Api(self._url, self._headers, name=self._name, over=self._over)
 
-    def call(self, method: str, path: str, **options: Any) -> Any:
+    def call(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """The answer; None if there is nothing of that name, or it is over.
 
         Raises `GeneratorError` if it is refused.
         """
         import httpx
 
+        content = None if body is None else encoded(body)
+        headers = {} if body is None else JSON
         failures = 0
         while True:
             pause = 0.0
@@ -53,8 +57,9 @@ class Api:
                 self._client = new_client(self._url, self._headers)
             try:
                 answer = self._client.request(
-                    method, self._url + path, headers=tracing.headers(), **options
-                )
+                    method, self._url + path, content=content,
+                    headers=headers | tracing.headers(), **options,
+                )  # fmt: skip
             except httpx.TransportError as failure:
                 log.warning(f"{self._name} cannot be reached", extra={"reason": str(failure)})
             else:
@@ -70,6 +75,11 @@ class Api:
                 pause = retry_after(answer)
             failures += 1
             time.sleep(max(pause, backoff(failures, 0.1, _LONGEST_PAUSE)))
+
+
+def encoded(item: Any) -> bytes:
+    """The item in ASCII, which has a place for half a surrogate pair; NaN is refused here."""
+    return json.dumps(item, allow_nan=False).encode()
 
 
 def new_client(url: str, headers: dict[str, str]) -> "httpx.Client":

@@ -19,9 +19,9 @@ from typing import Any
 
 from buffer.errors import GeneratorError, ItemRefused
 from buffer.generator.admission import LATER, Admission, Group, admission_for
-from buffer.generator.api import is_proxied
+from buffer.generator.api import encoded, is_proxied
 from buffer.generator.partial import Interrupted, Signals
-from buffer.generator.sender import Sender, encoded
+from buffer.generator.sender import Sender
 from buffer.generator.sessions import Sessions
 from buffer.generator.trajectory import (
     Question,

@@ -3,13 +3,12 @@
 Every item has a uid, so that a repeat after a lost reply is not stored twice.
 """
 
-import json
 import logging
 import random
 import time
 from typing import TYPE_CHECKING, Any
 
-from buffer.generator.api import authorization, new_client, retry_after
+from buffer.generator.api import JSON, authorization, encoded, new_client, retry_after
 from ground import tracing
 from ground.backoff import backoff
 
@@ -22,7 +21,6 @@ _LONGEST_PAUSE = 15.0
 # The item itself is wrong, or its rollout was replaced. Everything else, a wrong token
 # included, can be put right meanwhile.
 _FOR_GOOD = (400, 410, 413, 422)
-_JSON = {"Content-Type": "application/json"}
 
 
 class Sender:
@@ -61,7 +59,7 @@ class Sender:
         except (TypeError, ValueError, RecursionError) as problem:
             return f"it is not JSON: {problem}"
         try:
-            response = self._client.post(self._url, content=body, headers=_JSON | tracing.headers())
+            response = self._client.post(self._url, content=body, headers=JSON | tracing.headers())
         except httpx.TransportError as failure:
             log.warning("the buffer cannot be reached", extra={"reason": str(failure)})
             return 0.0
@@ -71,8 +69,3 @@ class Sender:
             log.warning("the buffer is not ready", extra={"status": response.status_code})
             return retry_after(response)
         return f"{response.status_code} {response.text[:500]}"
-
-
-def encoded(item: dict[str, Any]) -> bytes:
-    """The item in ASCII, which has a place for half a surrogate pair; NaN is refused here."""
-    return json.dumps(item, allow_nan=False).encode()

@@ -48,7 +48,7 @@ class Sessions:
         }  # fmt: skip
         if held := question.get("held"):
             asked["slot"] = {"id": held["slot"], "fence": str(held["fence"])}
-        opened = self._api.call("POST", "", json=asked)
+        opened = self._api.call("POST", "", asked)
         if opened is None:
             raise RuntimeError("its session at the gateway is over")
         self._asked.clear()
@@ -63,7 +63,7 @@ class Sessions:
         extra = {name: item[name] for name in ("messages", "extra_info")}
         said = {"reward": item["reward"], "extra": extra}
         try:
-            done = self._api.call("POST", f"/{item['session']}/finalize", json=said)
+            done = self._api.call("POST", f"/{item['session']}/finalize", said)
             reason = "" if done else "its session or its slot is over"
         except GeneratorError as refused:
             reason = str(refused)

@@ -129,7 +129,7 @@ class Post:
         self.headers = headers
         return self
 
-    def request(self, method: str, url: str, headers: dict[str, str]) -> httpx.Response:
+    def request(self, method: str, url: str, content: None, headers: Any) -> httpx.Response:
         assert (method, url) == ("GET", "http://buffer/v1/tasks/math/policy")
         return httpx.Response(404)
 
@@ -312,6 +312,15 @@ def test_no_proxy_is_asked_for_a_buffer_on_this_machine(monkeypatch: pytest.Monk
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # nobody listens there
     with scripted_model(lambda *_: said("2")) as server, api.new_client(server.url, {}) as client:
         assert client.post(server.url, json={}).status_code == 200
+
+
+def test_half_a_surrogate_pair_reaches_slots_and_sessions_as_it_reaches_the_buffer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with scripted_model(lambda *_: said("2")) as server, httpx.Client(trust_env=False) as client:
+        monkeypatch.setattr(api, "new_client", lambda *_: client)
+        assert api.Api(server.url, {}).call("POST", "/park", {"text": "\ud800"})
+    assert server.requests == [{"text": "\ud800"}]
 
 
 def test_no_proxy_is_asked_for_an_engine_on_this_machine(
