@@ -17,7 +17,7 @@ from typing import Any
 
 from buffer.errors import GeneratorError
 from buffer.generator.api import Api, authorization
-from buffer.generator.partial import PARTIAL, Signals
+from buffer.generator.partial import HELD, PARKED, PARTIAL, Signals
 from buffer.generator.trajectory import Question
 from ground.lua import chunks
 
@@ -118,9 +118,9 @@ class Admission:
         self._out[slot["id"]] = _Out(slot["missing"])
         for place in range(slot["missing"]):
             held = {"slot": slot["id"], "fence": slot["fence"], "version_start": slot["newest"]}
-            question = {**sample, "round": slot["round"], "held": held}
+            question = {**sample, "round": slot["round"], HELD: held}
             if place < len(parts):
-                yield {**question, "uid": parts[place]["uid"], "partial": parts[place]}
+                yield {**question, "uid": parts[place]["uid"], PARKED: parts[place]}
             else:
                 yield {**question, "uid": uuid.uuid4().hex}
 

@@ -20,7 +20,7 @@ from typing import Any
 from buffer.errors import GeneratorError, ItemRefused
 from buffer.generator.admission import LATER, Admission, Group, admission_for
 from buffer.generator.api import encoded, is_proxied
-from buffer.generator.partial import Interrupted, Signals
+from buffer.generator.partial import TRIES, Interrupted, Signals
 from buffer.generator.sender import Sender
 from buffer.generator.sessions import Sessions
 from buffer.generator.trajectory import (
@@ -247,13 +247,13 @@ class Crew:
         if item is not None:
             yield item
             return
-        tries = question.get("tries", 0) + 1
+        tries = question.get(TRIES, 0) + 1
         log.warning(
             "a rollout failed",
             extra={"instance": str(question["instance_id"]), "try": tries, "reason": failure},
         )
         if tries < _TRIES:
-            again.append({**question, "tries": tries})
+            again.append({**question, TRIES: tries})
         else:
             yield failed(question, failure)
 

@@ -9,6 +9,8 @@ from typing import Any
 from buffer.spans import joined, spans_of
 
 PARTIAL = "partial"  # an item's status
+# Our own fields of a question, beside those of its line. A data set may have a column `tries`.
+HELD, PARKED, TRIES = "penstock:held", "penstock:parked", "penstock:tries"
 
 
 class Interrupted(Exception):
@@ -117,5 +119,5 @@ class Partial:
         return {
             "uid": question["uid"], "instance_id": question["instance_id"],
             "round_number": question["round"], "messages": self.messages, "status": PARTIAL,
-            "segment": self._segment + 1, **question["held"], **self.fields(),
+            "segment": self._segment + 1, **question[HELD], **self.fields(),
         }  # fmt: skip

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from buffer.errors import GeneratorError
 from buffer.generator.api import Api, is_proxied
+from buffer.generator.partial import HELD
 from buffer.generator.trajectory import Question
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Sessions:
             "uid": question["uid"], "instance_id": question["instance_id"],
             "round_number": question["round"], "sampling": self._sampling,
         }  # fmt: skip
-        if held := question.get("held"):
+        if held := question.get(HELD):
             asked["slot"] = {"id": held["slot"], "fence": str(held["fence"])}
         opened = self._api.call("POST", "", asked)
         if opened is None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from buffer.generator.partial import Partial, Signals
+from buffer.generator.partial import HELD, PARKED, TRIES, Partial, Signals
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -27,7 +27,7 @@ def partial_of(
     not. Without `signals` it is never interrupted."""
     if "partial" not in inspect.signature(rollout).parameters:
         return None
-    return Partial(question.get("partial"), signals if "held" in question else None)
+    return Partial(question.get(PARKED), signals if HELD in question else None)
 
 
 def answered(
@@ -39,10 +39,10 @@ def answered(
     messages, reason = said if isinstance(said, tuple) else (said, None)
     if messages[-1].get("content") is None and not messages[-1].get("tool_calls"):
         return failed(question, "no attempt got an answer", messages)
-    row = {name: value for name, value in question.items() if name not in ("held", "partial")}
+    row = {name: value for name, value in question.items() if name not in (HELD, PARKED, TRIES)}
     item = _item(question, messages, reward({**row, "messages": messages}), sampling, reason)
     item |= session
-    if partial is not None and "held" in question:
+    if partial is not None and HELD in question:
         item |= partial.fields()
         begun = [version for _, version in partial.versions if version >= 0]
         item["version_start"] = min([item["version_start"], *begun])
@@ -55,7 +55,7 @@ def _item(
 ) -> dict[str, Any]:  # fmt: skip
     """The item as upstream writes it; `round_number` beside its five keys is the epoch's. It has
     text and no ids, so it is not `exact`: nobody can train on it on policy. A gateway adds them."""
-    own = ("uid", "instance_id", "round", "tries", "held", "partial")
+    own = ("uid", "instance_id", "round", HELD, PARKED, TRIES)
     row = {name: value for name, value in question.items() if name not in own}
     turns = sum(message["role"] == "assistant" for message in messages)
     return {
@@ -65,7 +65,7 @@ def _item(
         "reward": reward,
         "round_number": question["round"],
         "exact": False,
-        **question.get("held", {}),
+        **question.get(HELD, {}),
         "extra_info": {
             **row, "messages": messages, "rollout_index": 1, "reward": reward,
             "extra_info": {}, **sampling, "timestamp": str(time.time()),

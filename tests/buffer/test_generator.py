@@ -213,6 +213,26 @@ def test_a_failed_question_of_another_form_ends_no_generator(
     assert item["extra_info"]["failure"] == "ZeroDivisionError: division by zero"
 
 
+def test_columns_of_a_data_set_have_any_name(post: Post, tmp_path: Path) -> None:
+    columns = {"held": "a", "partial": "b", "tries": "c"}
+    (tmp_path / "data.jsonl").write_text(json.dumps({"prompt": ASKED, **columns}))
+
+    def fails_once(
+        client: OpenAI, messages: list[Any], sampling: dict[str, Any], partial: Any
+    ) -> list[Any]:
+        if not (tmp_path / "failed").exists():
+            (tmp_path / "failed").touch()
+            raise RuntimeError("no")
+        return answered(client, messages, sampling)
+
+    BaseGenerator("http://engine", "http://buffer", num_process=1).run(
+        str(tmp_path / "data.jsonl"), fails_once, lambda row: int(columns.items() <= row.items())
+    )
+    (item,) = post.items
+    assert item["reward"] == 1
+    assert columns.items() <= item["extra_info"].items()
+
+
 def test_a_query_without_answer_is_written_as_a_failure(post: Post, tmp_path: Path) -> None:
     def silent(client: OpenAI, messages: list[Any], sampling: dict[str, Any]) -> Any:
         return [*messages, {"role": "assistant", "content": None}], None
