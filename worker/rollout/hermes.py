@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from worker.rollout.calls import Call, Schemas, checked, read_call
+from worker.rollout.calls import Call, Schemas, checked, encodable, read_call
 from worker.rollout.request import Message
 from worker.tool.schemas import OpenAIFunctionToolSchema
 
@@ -109,8 +109,8 @@ def _end_of(text: str, start: int) -> int:
 
 def tools_section(schemas: Iterable[OpenAIFunctionToolSchema]) -> str:
     """The part of a system message that describes the tools."""
-    lines = "\n".join(json.dumps(schema.model_dump()) for schema in schemas)
-    return _TOOLS.format(schemas=lines)
+    lines = (json.dumps(schema.model_dump(), ensure_ascii=False) for schema in schemas)
+    return _TOOLS.format(schemas=encodable("\n".join(lines)))
 
 
 def with_tools(messages: list[Message], schemas: list[OpenAIFunctionToolSchema]) -> list[Message]:

@@ -73,6 +73,12 @@ def test_what_cannot_be_read_is_explained_and_hides_nothing(text: str, problem: 
         assert good.arguments == {"code": "1"}
 
 
+def test_a_description_is_text_as_chat_templates_render_it() -> None:
+    function = CODE_INTERPRETER.function.model_copy(update={"description": "执行代码 \ud800"})
+    described = tools_section([CODE_INTERPRETER.model_copy(update={"function": function})])
+    assert '"description": "执行代码 ?"' in described
+
+
 def test_tools_follow_what_the_system_message_says() -> None:
     (system, _) = with_tools(
         [{"role": "system", "content": "Be brief."}, *user("x")], [CODE_INTERPRETER]
