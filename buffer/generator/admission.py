@@ -52,7 +52,7 @@ class Admission:
         self._samples = samples
         self._out: dict[str, _Out] = {}
         self._process = context.Process(
-            target=_ask_and_renew, args=(far, api, signals, os.getpid()), daemon=True
+            target=_ask_and_renew, args=(far, self.line, api, signals, os.getpid()), daemon=True
         )
         self._process.start()
         far.close()
@@ -151,8 +151,11 @@ def admission_for(
     return Admission(api, known, signals)
 
 
-def _ask_and_renew(line: Connection, api: Api, signals: Signals, parent: int) -> None:
+def _ask_and_renew(
+    line: Connection, parents: Connection, api: Api, signals: Signals, parent: int
+) -> None:
     """Answer each wish with a slot: the wish's, or one for a group that must be made again."""
+    parents.close()  # else our line would have no end when the parent is killed
     renewer = _Renewer(api.another(), signals, parent)
     threading.Thread(target=_hear_of_versions, args=(api.another(), signals), daemon=True).start()
     owner = uuid.uuid4().hex

@@ -223,8 +223,9 @@ class Crew:
         line = next((idle for idle in self._workers if idle not in self._busy), None)
         if line is None:
             line, far = self._context.Pipe()
+            ours = [*self._workers, line]
             process = self._context.Process(
-                target=_worker, args=(far, *self._arguments), daemon=True
+                target=_worker, args=(far, ours, *self._arguments), daemon=True
             )
             process.start()
             far.close()
@@ -259,9 +260,11 @@ class Crew:
 
 
 def _worker(
-    line: Connection, engine_url: str, rollout: RolloutFunction, reward: RewardFunction,
-    sampling: dict[str, Any], signals: Signals, sessions: Sessions | None,
+    line: Connection, parents: list[Connection], engine_url: str, rollout: RolloutFunction,
+    reward: RewardFunction, sampling: dict[str, Any], signals: Signals, sessions: Sessions | None,
 ) -> None:  # fmt: skip
+    for end in parents:  # else our line would have no end when the parent is killed
+        end.close()
     from openai import DefaultHttpxClient, OpenAI
 
     base_url = engine_url if "/v1" in engine_url else engine_url.rstrip("/") + "/v1"
@@ -291,7 +294,8 @@ def _worker(
             answer = (refused, "")
         except Exception as failure:  # noqa: BLE001 - told to the parent, which tries again
             answer = (None, f"{type(failure).__name__}: {failure}")
-        line.send(answer)
+        with contextlib.suppress(OSError):  # the parent is gone: the line's end is heard next
+            line.send(answer)
 
 
 def samples_of(input_file: str) -> list[dict[str, Any]]:

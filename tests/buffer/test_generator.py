@@ -1,8 +1,10 @@
 """What generators are made of: one turn, the reward, the crew, discovery."""
 
+import contextlib
 import json
 import math
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ from buffer.generator.discovery import discover
 from buffer.generator.math_reward import boxed, get_rule_based_math_reward
 from ground.errors import SettingError
 from tests.harness.scripted_model import Answer, said, scripted_model
+from tests.harness.servers import until
 
 ASKED = [{"role": "user", "content": "1+1"}]
 
@@ -276,6 +279,49 @@ def test_a_worker_that_dies_is_replaced_and_its_question_asked_again(
     )
     assert sorted(item["instance_id"] for item in post.items) == [0, 1]
     assert all(item["reward"] == 1 for item in post.items)
+
+
+KILLED = """
+import os, sys, time
+from pathlib import Path
+from buffer.generator import BaseGenerator, crew
+
+crew.admission_for = lambda *_: None
+parent = os.getpid()
+
+def lasts_longer(client, messages, sampling):
+    Path(sys.argv[2], str(os.getpid())).touch()
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    return [*messages, {"role": "assistant", "content": "2"}]
+
+BaseGenerator("http://engine", "http://buffer", num_process=3).run(
+    sys.argv[1], lasts_longer, lambda row: 1
+)
+"""
+
+
+def test_no_worker_outlives_a_killed_generator(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    words = [sys.executable, "-c", KILLED, data_of(tmp_path, 5), str(begun)]
+    with subprocess.Popen(words, start_new_session=True) as process:
+        try:
+            until(lambda: len(list(begun.iterdir())) == 3, "three questions under way", 100)
+            process.kill()
+            process.wait()
+            workers = [worker.name for worker in begun.iterdir()]
+            until(lambda: not any(map(lives, workers)), "the end of its workers", 100)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+
+
+def lives(pid: str) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
 
 
 @pytest.mark.parametrize(
