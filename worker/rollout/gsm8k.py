@@ -12,8 +12,8 @@ from typing import Any
 from worker.tool.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 _MARK = "####"
-# Not what continues as more than a number: 1/2, 1 1/2, 12:30, 3-4, 1e1000. Digits are tried in only one way:
-# models run away in them, and every way of splitting a thousand takes seconds.
+# Not what continues as more than a number: 1/2, 1 1/2, 12:30, 3-4, 1e1000. Digits are tried in
+# only one way: models run away in them, and every way of splitting a thousand takes seconds.
 _NUMBER = re.compile(
     r"[-+]?(?:\d[\d,]*+(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d{1,3})?"
     r"(?![\d/^*:=+-]|\.\d|[eE][-+]?\d|\s++\d*+\s*+/\s*+\d)"
