@@ -17,7 +17,13 @@ from typing import Any
 
 from buffer.errors import GeneratorError
 from buffer.generator.api import Api, authorization
-from buffer.generator.partial import HELD, PARKED, PARTIAL, Signals
+from buffer.generator.partial import (
+    HELD,
+    PARKED,
+    PARTIAL,
+    Signals,
+    leave_interrupts_to_the_parent,
+)
 from buffer.generator.trajectory import Question
 from ground.lua import chunks
 
@@ -155,6 +161,7 @@ def _ask_and_renew(
     line: Connection, parents: Connection, api: Api, signals: Signals, parent: int
 ) -> None:
     """Answer each wish with a slot: the wish's, or one for a group that must be made again."""
+    leave_interrupts_to_the_parent()
     parents.close()  # else our line would have no end when the parent is killed
     renewer = _Renewer(api.another(), signals, parent)
     threading.Thread(target=_hear_of_versions, args=(api.another(), signals), daemon=True).start()

@@ -20,7 +20,12 @@ from typing import Any
 from buffer.errors import GeneratorError, ItemRefused
 from buffer.generator.admission import LATER, Admission, Group, admission_for
 from buffer.generator.api import encoded, is_proxied
-from buffer.generator.partial import TRIES, Interrupted, Signals
+from buffer.generator.partial import (
+    TRIES,
+    Interrupted,
+    Signals,
+    leave_interrupts_to_the_parent,
+)
 from buffer.generator.sender import Sender
 from buffer.generator.sessions import Sessions
 from buffer.generator.trajectory import (
@@ -263,6 +268,7 @@ def _worker(
     line: Connection, parents: list[Connection], engine_url: str, rollout: RolloutFunction,
     reward: RewardFunction, sampling: dict[str, Any], signals: Signals, sessions: Sessions | None,
 ) -> None:  # fmt: skip
+    leave_interrupts_to_the_parent()
     for end in parents:  # else our line would have no end when the parent is killed
         end.close()
     from openai import DefaultHttpxClient, OpenAI

@@ -4,6 +4,7 @@ What was interrupted is parked with its group. The holder of the group's next sl
 """
 
 import multiprocessing
+import signal
 from typing import Any
 
 from buffer.spans import joined, spans_of
@@ -45,6 +46,14 @@ class Signals:
 
     def interrupt(self) -> None:
         self._interrupts.value += 1
+
+
+def leave_interrupts_to_the_parent() -> None:
+    """Ctrl-C reaches all processes of a terminal. The parent ends the others, or parks their work.
+
+    A handler and not SIG_IGN, which programs that a rollout function starts would inherit.
+    """
+    signal.signal(signal.SIGINT, lambda *_: None)
 
 
 class Partial:

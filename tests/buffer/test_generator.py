@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -315,6 +316,18 @@ def test_no_worker_outlives_a_killed_generator(tmp_path: Path) -> None:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
+
+
+def test_ctrl_c_ends_a_generator_with_one_traceback(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    words = [sys.executable, "-c", KILLED, data_of(tmp_path, 5), str(begun)]
+    with subprocess.Popen(words, start_new_session=True, stderr=subprocess.PIPE) as process:
+        until(lambda: len(list(begun.iterdir())) == 3, "three questions under way", 100)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=100)
+    assert said.count(b"Traceback") == 1
+    assert process.returncode == -signal.SIGINT
 
 
 def lives(pid: str) -> bool:
