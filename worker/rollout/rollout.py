@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, get_args, runtime_checkable
 
 from ground import tracing
+from ground.tasks import cancellations, heed_cancellation
 from limiter import Gate
 from worker.rollout.chat import ABORTED, CallStyle, Chat, Reply, TooLong
 from worker.rollout.exact import GatewayRefusal, Sessions
@@ -141,6 +142,7 @@ class Rollout:
     ) -> Trajectory:
         self._require([schema.function.name for schema in request.tool_schemas])
         trajectory, interrupts = Trajectory(request, list(request.messages)), self._interrupts
+        cancelled = cancellations()
         if partial is not None:
             trajectory.go_on(partial)
         toolbox = Toolbox(self._tools, request, self._calls_per_turn, self._tool_timeout)
@@ -162,7 +164,7 @@ class Rollout:
             trajectory.mask(str(failure))
             log.warning("trajectory %s is masked: %s", request.request_id, failure)
         except (Exception, asyncio.CancelledError) as failure:
-            if _cancelled():
+            if cancellations() > cancelled:
                 raise
             # Nobody foresaw it. It costs this one trajectory, and not the batch.
             trajectory.mask(f"rollout: {type(failure).__name__}: {failure}")
@@ -170,6 +172,7 @@ class Rollout:
         finally:
             # Shielded: a session that is not released is held until its time to live.
             await asyncio.shield(toolbox.release())
+        heed_cancellation(cancelled)  # a tool or a client may have made another error of it
         if session is not None:
             await session.finalize(trajectory)
         return trajectory
@@ -247,12 +250,6 @@ class Rollout:
         if value is None:
             raise Masked("score: it is not known")
         return _finite(value)
-
-
-def _cancelled() -> bool:
-    """Whether our caller has cancelled us: a tool that gives up may raise the same error."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _finite(value: Any) -> float:

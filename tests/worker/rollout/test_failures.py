@@ -300,6 +300,29 @@ async def test_a_tool_that_fails_masks_and_is_released(where, how, reason) -> No
     assert tool.released == ["s"]
 
 
+async def test_a_cancelled_batch_ends_also_if_a_tool_makes_another_error_of_it() -> None:
+    begun = asyncio.Event()
+
+    class Closing(QueueTool):
+        async def create(self, *_: Any, **__: Any) -> Any:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise ConnectionError("closed") from None
+
+    tool = Closing(None)
+    with script(said("done")) as model:
+        async with playing(model, tool) as rollout:
+            requests = [rollout.request(user("x"), request_id=f"{n}") for n in range(3)]
+            running = asyncio.create_task(run_batch(rollout, requests, concurrency=1))
+            await begun.wait()
+            running.cancel()
+            await asyncio.wait([running], timeout=10)
+            assert running.cancelled()
+    assert tool.released == ["0"]
+
+
 async def test_a_cancelled_rollout_releases_its_tools() -> None:
     begun = asyncio.Event()
 
