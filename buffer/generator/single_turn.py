@@ -6,6 +6,7 @@ may be interrupted reads the answer as it comes, and stops between two pieces.
 """
 
 import copy
+import json
 import logging
 import random
 import time
@@ -89,10 +90,13 @@ def _asked(
     reason = "no choices"
     try:
         response = client.chat.completions.create(**payload)
-        said = _streamed(response, partial) if payload["stream"] else _whole(response)
+        try:
+            said = _streamed(response, partial) if payload["stream"] else _whole(response)
+        except (AttributeError, TypeError) as odd:  # the client checks nothing of what it is sent
+            said, reason = None, f"no chat completion ({odd})"
         if said is not None:
             return said
-    except (OpenAIError, httpx.TransportError) as failure:
+    except (OpenAIError, httpx.TransportError, json.JSONDecodeError) as failure:
         reason = str(failure)
     engine = client.base_url.copy_with(username=None, password=None)
     log.warning(

@@ -73,6 +73,13 @@ def test_six_failures_leave_an_answer_without_content() -> None:
     assert len(model.requests) == 6
 
 
+@pytest.mark.parametrize("odd", ["<html>", [], None, {"choices": [{"message": None}]}])
+def test_an_answer_that_is_no_chat_completion_is_asked_for_again(odd: Any) -> None:
+    with scripted_model(lambda asked, n: said("two") if n == 3 else (200, odd)) as model:
+        messages, _ = asked_of(model.url, {"max_tokens": 10})
+    assert (messages[-1]["content"], len(model.requests)) == ("two", 3)
+
+
 def test_no_limit_of_tokens_is_no_key_error() -> None:
     with scripted_model(lambda asked, n: said("two")) as model:
         assert asked_of(model.url, {})[0][-1]["content"] == "two"
