@@ -17,7 +17,7 @@ _DROPPED = re.compile(
     r"|\^\\circ|\^\{\\circ\}"
 )
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
-_FRACTION = re.compile(r"^(-?)\\[dt]?frac\{?(-?[\d.]+)\}?\{?(-?[\d.]+)\}?$")
+_FRACTION = re.compile(r"^(-?)\\[dt]?frac\{?(-?[\d.]{1,300})\}?\{?(-?[\d.]{1,300})\}?$")
 # As an exact number, 1e9999999999 would take all memory and time there is: a model may write it.
 _HUGE = re.compile(r"[eE][-+]?[\d_]{4,}")
 # Nor can sympy be given a power of a power: 9^{9^{9}} has 369 million digits.
