@@ -117,7 +117,10 @@ def test_no_limit_of_tokens_is_no_key_error() -> None:
         ("\\boxed{9^{9^{9}}}", "7", 0),
         ("\\boxed{((9^99)^99)^99}", "7", 0),
         ("\\boxed{2^{123456789}}", "7", 0),
-        (f"\\boxed{{\\frac{'1' * 300_000}x}}", "7", 0),  # no time as the square of its length
+        pytest.param(
+            # It takes no time as the square of its length.
+            f"\\boxed{{\\frac{'1' * 300_000}x}}", "7", 0, id="a long fraction",
+        ),  # fmt: skip
     ],
 )
 def test_the_math_reward(answer: str | None, label: str, reward: int) -> None:
