@@ -119,8 +119,11 @@ def test_no_limit_of_tokens_is_no_key_error() -> None:
         ("\\boxed{2^{123456789}}", "7", 0),
         pytest.param(
             # It takes no time as the square of its length.
-            f"\\boxed{{\\frac{'1' * 300_000}x}}", "7", 0, id="a long fraction",
-        ),  # fmt: skip
+            f"\\boxed{{\\frac{'1' * 300_000}x}}",
+            "7",
+            0,
+            id="a long fraction",
+        ),
     ],
 )
 def test_the_math_reward(answer: str | None, label: str, reward: int) -> None:
