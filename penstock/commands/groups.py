@@ -13,6 +13,7 @@ from penstock.commands.completion import groups as group_ids
 from penstock.commands.completion import tasks
 from penstock.fleet import FleetReader, Group
 from penstock.fleet.buffers import read_groups
+from penstock.fleet.groups import meant_by
 from penstock.in_order import run_in_order
 from penstock.listing import json_array, show_list
 from penstock.named_or_own_redis import fleets_redis
@@ -73,27 +74,30 @@ def list_groups(task: str | None, state: tuple[str, ...], limit: int, as_json: b
 Examples:
 
   penstock groups show math_17
+  penstock groups show math_17:2          of round 2, as `penstock why` names it
   penstock groups show math_17 | jq '.[].reward'
 """),
 )
 @click.argument("instance_id", shell_complete=group_ids)
-@click.option("--round", "number", type=click.IntRange(0), default=0, help="Its round; default 0.")
+@click.option("--round", "number", type=click.IntRange(0), help="Its round; default 0.")
 @click.option("--task", shell_complete=tasks, help="Its task; default: whichever has it.")
 @settings_options
-def show(instance_id: str, number: int, task: str | None) -> int:
+def show(instance_id: str, number: int | None, task: str | None) -> int:
     """Print a group's items as one JSON array. Exits with 1 if there is no such group."""
 
     async def found(reader: FleetReader) -> list[Any]:
+        meant = meant_by(instance_id) if number is None else [(instance_id, number)]
         for buffer in await _buffers(reader, task):
-            if items := await buffer.catalog.items(instance_id, number):
-                return items
+            for name, turn in meant:
+                if items := await buffer.catalog.items(name, turn):
+                    return items
         return []
 
     items = _with_reader(found)
     if not items:
         say(
-            f"penstock: no group {instance_id!r} of round {number} in this run; list them with "
-            "penstock groups ls",
+            f"penstock: no group {instance_id!r} of round {number or 0} in this run; list them "
+            "with penstock groups ls",
             err=True,
         )
         return 1

@@ -230,7 +230,8 @@ def test_groups_are_listed_shown_and_put_back(
     (group,) = json.loads(run("groups", "ls", "--json", **env).stdout)
     assert (group["instance_id"], group["state"], group["items"]) == ("a", "ready", 2)
     assert "ready" in run("groups", "ls", **env).stdout
-    assert len(json.loads(run("groups", "show", "a", **env).stdout)) == 2
+    for words in (("a",), ("a:0",), ("a", "--round", "0")):
+        assert len(json.loads(run("groups", "show", *words, **env).stdout)) == 2
     assert run("groups", "show", "b", **env).returncode == 1
     assert buffer.take() is None  # equal rewards teach nothing: the group is discarded
     back = run("groups", "requeue", "a", "b", **env)

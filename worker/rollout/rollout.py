@@ -94,17 +94,20 @@ class Rollout:
             )
         if call_style not in get_args(CallStyle):
             raise ValueError(f"call_style is one of {get_args(CallStyle)}, not {call_style!r}")
+        if calls_per_turn < 1 or not tool_timeout > 0:
+            given = f"{calls_per_turn} and {tool_timeout}"
+            raise ValueError(f"calls_per_turn is 1 or more, tool_timeout above 0; not {given}")
         if score is not None and not callable(score):
             raise TypeError(f"score is a function of a trajectory, not {score!r:.60}")
         self._chat = Chat(client, model, call_style, partials=version is not None, gate=gate)
         self._sessions = None if task is None else Sessions(client, task)
         self._version = version
         self._interrupts = 0
-        given = list(tools)
-        self._tools = {tool.name: tool for tool in given}
-        if len(self._tools) < len(given):
-            raise ValueError(f"two tools have one name: {[tool.name for tool in given]}")
-        self.tool_schemas = schemas_of(given)
+        listed = list(tools)
+        self._tools = {tool.name: tool for tool in listed}
+        if len(self._tools) < len(listed):
+            raise ValueError(f"two tools have one name: {[tool.name for tool in listed]}")
+        self.tool_schemas = schemas_of(listed)
         self.call_style = call_style
         self._score = score
         self._count = count_tokens

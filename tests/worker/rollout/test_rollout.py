@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import ValidationError
@@ -22,7 +22,7 @@ from tests.worker.rollout.players import (
 from tests.worker.scripted_answers import Answer
 from tests.worker.scripted_fusion import ScriptedFusion
 from worker.reward.scoring import CaseResult, Score
-from worker.rollout import RolloutRequest, StopReason, ToolKwargs, run_batch
+from worker.rollout import Rollout, RolloutRequest, StopReason, ToolKwargs, run_batch
 from worker.tool import SandboxFusionTool
 from worker.tool.schemas import CODE_INTERPRETER, ToolResponse
 
@@ -418,6 +418,12 @@ async def test_a_grade_that_is_not_known_masks(grade, reason) -> None:
     assert trajectory.sample() == {
         "reward_score": 0.0, "exact": False, "traj_masked": 1, "traj_exit_reason": reason,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [{"calls_per_turn": 0}, {"tool_timeout": 0.0}])
+def test_limits_under_which_no_tool_answers_are_refused(limit: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="calls_per_turn is 1 or more, tool_timeout above 0"):
+        Rollout(cast(Any, None), "policy", **limit)
 
 
 async def test_tools_that_do_not_fit_are_refused() -> None:
