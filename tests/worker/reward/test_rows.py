@@ -91,6 +91,15 @@ ROWS: dict[str, tuple[Any, set[str], bool]] = {  # a row, what is found, and whe
         row(("7", "3 5"), checker=SUMS, solution="print(3, 4)"),
         {"raises", "refuses_expected"}, True,
     ),
+    "a checker that alone knows what is right": (
+        {"cases": [{"input": "7"}, {"input": "7", "expected": ""}], "checker": SUMS,
+         "solution": "print(3, 4)"},
+        {"raises"}, False,
+    ),
+    "a checker beside more than a program can hold": (
+        row(("7", "0 " * 600_000 + "7"), checker=SUMS, solution="print(7)"),
+        {"long_output", "raises"}, False,
+    ),
     "a checker that takes anything": (
         row(("7", "7"), checker="pass", solution="print(7)"), {"accepts_anything"}, False,
     ),
