@@ -1,6 +1,7 @@
 """Sandbox Fusion's wire: how a request is put, and what an answer says."""
 
 import json
+from typing import Any
 
 from ground.backoff import retry_after_seconds
 from ground.errors import VersionError
@@ -65,22 +66,33 @@ def failure_of(
         kind = SandboxUnreachable
     elif status >= 500 or (has_peers and status not in _ABOUT_THE_REQUEST):
         kind = SandboxBroken
+    said = _said(raw)
     return kind(
-        f"{who} answered HTTP {status}{_why(raw)}",
-        reason=f"http_{status}",
+        f"{who} answered HTTP {status}{_why(said)}",
+        reason="language" if status == 422 and _is_of_language(said) else f"http_{status}",
         retry_after=retry_after_seconds(retry_after),
         may_be_running=status in _MAY_BE_RUNNING,
     )
 
 
-def _why(raw: bytes) -> str:
-    """The reason in a refusal: FastAPI's `detail`, or `message`; never the request that it
-    quotes."""
+def _said(raw: bytes) -> Any:
+    """What a refusal says: FastAPI's `detail`, or `message`."""
     try:
         said = json.loads(raw[:_LONGEST_REFUSAL])
     except (ValueError, RecursionError):
-        return ""
-    why = said.get("detail") or said.get("message") if isinstance(said, dict) else None
+        return None
+    return said.get("detail") or said.get("message") if isinstance(said, dict) else None
+
+
+def _is_of_language(said: Any) -> bool:
+    """Whether the server runs no such language, by FastAPI's words: that field alone is wrong."""
+    wrong = said if isinstance(said, list) else []
+    fields = [one.get("loc") for one in wrong if isinstance(one, dict)]
+    return bool(fields) and all(isinstance(at, list) and at[-1:] == ["language"] for at in fields)
+
+
+def _why(why: Any) -> str:
+    """The reason in a refusal; never the request that it quotes."""
     if isinstance(why, list):
         why = "; ".join(str(one["msg"]) for one in why if isinstance(one, dict) and "msg" in one)
     return f": {' '.join(why.split())[:_SHOWN]}" if isinstance(why, str) and why else ""

@@ -23,6 +23,9 @@ log = logging.getLogger("penstock.reward")
 
 Answer = dict[str, Any]
 
+_FAILED = "API Call Failed: "  # verl's words
+NO_LANGUAGE = f"{_FAILED}language: "  # so says one that lacks the language
+
 
 def call_sandbox_api(
     sandbox_fusion_url: str | CodeQueue,
@@ -49,7 +52,8 @@ def call_sandbox_api(
         return _outcome(sandbox_fusion_url, code, given)
     except PenstockError as failure:
         log.warning("a program has no outcome: %s", failure)
-        return None, f"API Call Failed: {failure}"
+        lacks = isinstance(failure, SandboxFailure) and failure.reason == "language"
+        return None, f"{NO_LANGUAGE if lacks else _FAILED}{failure}"
 
 
 def _outcome(
@@ -65,7 +69,7 @@ def _outcome(
         return _asked(place, request), None
     result = from_thread(place.run(request))
     if result.error_kind == "infrastructure" and not (result.run_result or result.compile_result):
-        return None, f"API Call Failed: {result.error_reason}: {result.message}"
+        return None, f"{_FAILED}{result.error_reason}: {result.message}"
     return result.dump(), None
 
 

@@ -22,7 +22,7 @@ from jail.judge.models import JudgeResult
 from jail.judge.program import marked, program_of
 from worker.place import Place, place_of
 from worker.queue.code_queue import CodeQueue
-from worker.reward.api import Answer, call_sandbox_api
+from worker.reward.api import NO_LANGUAGE, Answer, call_sandbox_api
 from worker.reward.semaphore import Semaphore, holding
 from worker.reward.verl_codes import Code, blank, is_unknown, judged
 from worker.settings import RewardSettings
@@ -70,7 +70,8 @@ def compute_score(
 
     `test_cases` are those of `check_correctness`, or their JSON; `assert_case` alone is enough.
     With `continuous` only the first 10 cases count. The program is in the `language`, or in the
-    one that its fence names (```c++, ```golang; Python if it names none).
+    one that its fence names (```c++, ```golang; Python if it names none). A named one that nobody
+    runs is the program's fault.
     Raises `RewardUnknown` if a case that counts has no outcome, or returns 0.0 where
     PENSTOCK_REWARD_FAILURES is `zero`.
     """
@@ -98,6 +99,8 @@ def compute_score(
         language=found[1],
         concurrent_semaphore=concurrent_semaphore,
     )
+    if language is None and found[1] != "python":
+        _fail_where_the_language_is_absent(results, metadata)
     counted = min(len(results), CONTINUOUS_CASES) if continuous else len(results)
     return _share_passed(results, metadata, counted), metadata
 
@@ -330,6 +333,16 @@ def _without(mark: str, answer: Answer | None) -> tuple[Answer | None, bool]:
     printed = str(ran.get("stdout") or "")
     without = answer | {"run_result": ran | {"stdout": printed.replace(mark, "")}}
     return (without, True) if mark in printed else (answer, False)
+
+
+def _fail_where_the_language_is_absent(results: list[Any], metadata: list[Metadata]) -> None:
+    """Cases whose fence named a language that the sandbox lacks did not compile. If they were
+    masked, any model could have its sample masked by a word."""
+    for index, case in enumerate(metadata):
+        why = case.get("api_request_error") or ""
+        if why.startswith(NO_LANGUAGE):
+            results[index] = -4
+            case |= {"status": "compile_error", "api_request_error": None, "compile_stderr": why}
 
 
 def _share_passed(results: list[Any], metadata: list[Metadata], counted: int) -> float:

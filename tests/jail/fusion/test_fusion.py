@@ -182,6 +182,22 @@ async def test_a_refusal_says_why_and_does_not_quote_the_program(fusion, sandbox
     assert str(failure).endswith(f"answered HTTP 422{said}")
 
 
+@pytest.mark.parametrize(
+    ("detail", "reason"),
+    [
+        ([{"loc": ["body", "language"], "msg": "no cobol"}], "language"),
+        ([{"loc": ["body", name], "msg": "no"} for name in ("language", "code")], "http_422"),
+        ([{"loc": ["body", "files"], "msg": "no"}], "http_422"),
+        ([{"loc": "language"}], "http_422"),
+        ([], "http_422"),
+        ("no such language", "http_422"),
+    ],
+)
+async def test_a_refusal_of_the_language_alone_has_its_own_reason(fusion, sandbox, detail, reason):
+    fusion.script.append(Answer(status=422, body={"detail": detail}))
+    assert (await failure_of(sandbox)).reason == reason
+
+
 @pytest.mark.parametrize("status", [429, 503, 504])
 async def test_retry_after_is_handed_on(fusion, sandbox, status):
     fusion.script.append(Answer.refusal(status, retry_after=3))

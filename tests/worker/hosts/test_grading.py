@@ -159,6 +159,17 @@ async def test_the_fences_language_is_the_models_choice() -> None:
     assert (await grader.grade(fenced("int f();", "cpp"), function)).value == 0.0
 
 
+async def test_a_server_that_refuses_the_models_language_fails_the_program() -> None:
+    wrong = [{"loc": ["body", "language"], "msg": "no lua"}]
+    with ScriptedFusion(default=Answer(status=422, body={"detail": wrong})) as fusion:
+        grade = await Grader(on=fusion.url, language=None).grade(fenced("print(9)", "lua"), SQUARES)
+        assert (grade.value, grade.reason) == (0.0, "language")
+        grade = await Grader(on=fusion.url, language="lua").grade(
+            fenced("print(9)", "lua"), SQUARES
+        )
+        assert (grade.value, grade.reason) == (None, "language")
+
+
 async def test_a_language_that_the_trainer_chose_and_nobody_runs_is_masked() -> None:
     grade = await Grader(language="racket").grade(fenced("(display 9)", "racket"), SQUARES)
     assert (grade.value, grade.reason) == (None, "language")

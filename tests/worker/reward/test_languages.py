@@ -4,7 +4,7 @@ import pytest
 
 from jail.judge.completion import code_as_verl, code_of
 from tests.worker.scripted_answers import Answer
-from worker.reward import compute_score
+from worker.reward import RewardUnknown, compute_score
 
 CPP = "int main() {}\n"
 
@@ -109,3 +109,18 @@ def test_a_language_reaches_the_sandbox(fusion, language) -> None:
 
     assert value == 1.0
     assert [body["language"] for body in fusion.bodies] == ["cpp"]
+
+
+@pytest.mark.parametrize("on_server", [False, True])
+def test_a_language_that_only_a_fence_names_buys_no_mask(fusion, on_server: bool) -> None:
+    wrong = [{"loc": ["body", "language"], "msg": "no lean"}]
+    fusion.default = Answer(status=422, body={"detail": wrong})
+    asked = (fusion.url if on_server else "local", None, 256, "```lean\n1\n```")
+    cases = {"inputs": ["1", "2"], "outputs": ["42", "43"]}
+
+    value, metadata = compute_score(*asked, cases)
+
+    assert (value, [case["status"] for case in metadata]) == (0.0, ["compile_error"] * 2)
+    assert "lean" in metadata[0]["compile_stderr"]
+    with pytest.raises(RewardUnknown, match="lean"):
+        compute_score(*asked, cases, language="lean")
