@@ -59,6 +59,10 @@ class ByRuns:
         self._under_own: asyncio.Task[None] | None = None
         self._in_line: asyncio.Task[None] | None = None
         self._alone = True  # at first, and after a failure beside the own permit
+        self._has_compiled = False
+        self._compiled_again: set[int] = (
+            set()
+        )  # cases that ran once more after they did not compile
         self._losses = self._retries = 0
         self._spent = dict.fromkeys(("permit_seconds", "backoff_seconds"), 0.0)
         self._said: dict[str, Any] = {}
@@ -181,7 +185,7 @@ class ByRuns:
 
     async def _outcome(self, index: int, turn: Turn, policy: RetryPolicy) -> CodeResult | None:
         """The outcome of a run, with its verdict entered unless the sandbox failed; None: there was
-        no run."""
+        no run, or there will be another one."""
         try:
             case = await self._suite.case(index)
             calls = await calls_asked(self._request, case)
@@ -205,6 +209,13 @@ class ByRuns:
                 self._seconds_held += seconds
             raise
         self._seconds_held += result.running_seconds
+        if self._has_compiled and _says_uncompiled(result) and index not in self._compiled_again:
+            # The same text has compiled with another case: a busy sandbox was out of time.
+            self._compiled_again.add(index)
+            heapq.heappush(self._todo, index)
+            self._alone = True
+            self._retries += 1
+            return None
         if result.error_kind != "infrastructure":
             await self._judge(index, case, calls, mark, result)
         return result
@@ -258,7 +269,11 @@ class ByRuns:
             self._said["message"] = result.message
         self._enter(index, said, None if said.letter == "M" else _ran(result))
         self._said["isolation"] = result.isolation
-        if said.letter == "C" and not self._request.compiles_each_case:
+        if self._request.compiles_each_case:
+            return
+        if said.letter != "C":
+            self._has_compiled = True
+        elif not self._has_compiled:
             self._found.rest = said  # nor does it with any other case
             self._todo.clear()
 
@@ -342,6 +357,10 @@ def _ran(result: CodeResult) -> _Ran | None:
     )  # fmt: skip
 
 
+def _says_uncompiled(result: CodeResult) -> bool:
+    return result.error_reason in ("compile_error", "compile_timeout")
+
+
 async def _letter(compare: Compare, case: Case, result: CodeResult) -> Letter:
     reason = result.error_reason
     match result.error_kind:
@@ -354,7 +373,7 @@ async def _letter(compare: Compare, case: Case, result: CodeResult) -> Letter:
             return "M"
         case "limit" if reason != "compile_timeout":
             return "T" if reason == "run_timeout" else "L"
-    return "C" if reason in ("compile_error", "compile_timeout") else "E"
+    return "C" if _says_uncompiled(result) else "E"
 
 
 def _now() -> float:

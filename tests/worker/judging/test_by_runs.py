@@ -63,6 +63,23 @@ async def test_what_does_not_compile_is_asked_for_once(fusion, end) -> None:
     assert result.compile_result.stderr == "no such thing"
 
 
+@pytest.mark.parametrize("end", [("Finished", 1), ("TimeLimitExceeded", None)])
+async def test_what_has_compiled_and_does_not_with_a_later_case_is_tried_again(fusion, end) -> None:
+    fusion.script.extend([FINE, compile_error(*end), FINE, FINE])
+
+    result = await judged(fusion)
+
+    assert (result.verdicts, result.attempts, fusion.requests) == ("PPPP", 2, 5)
+
+
+async def test_a_second_failure_to_compile_is_that_cases_alone(fusion) -> None:
+    fusion.script.extend([FINE, compile_error(), compile_error(), FINE])
+
+    result = await judged(fusion)
+
+    assert (result.verdicts, fusion.requests) == ("PCPP", 5)
+
+
 @pytest.mark.parametrize(("stop", "verdicts"), [("first", "PWSS"), (2, "PWWS"), ("none", "PWWP")])
 async def test_a_stop_skips_the_others(fusion, stop, verdicts) -> None:
     fusion.script.extend([FINE, Answer.ok("1"), Answer.ok("2")])
