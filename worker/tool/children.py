@@ -21,7 +21,8 @@ _SPAWN = multiprocessing.get_context("spawn")  # a fork would copy locks that ot
 
 
 class ExecutionLost(PenstockError):
-    """A function has no outcome: its process died, or it could not be sent to one."""
+    """A function has no outcome: its process died or did not start, or it could not be sent to
+    one."""
 
 
 class FunctionFailed(Exception):
@@ -44,7 +45,12 @@ class Children:
                 f"{function!r} cannot be sent to another process ({refusal}): ProcessMode takes "
                 "functions that are defined at the top of a module, and plain arguments"
             ) from None
-        child = self._child()
+        try:
+            child = self._child()
+        except Exception as refusal:  # noqa: BLE001 - the system refuses it, or multiprocessing
+            raise ExecutionLost(
+                f"no process could be started to call {function!r}: {refusal}"
+            ) from None
         try:
             failed, value = child.ask(message)
         except (EOFError, OSError):

@@ -214,6 +214,15 @@ class TestProcesses:
         assert pool.execute.remote(unsendable).result(150) is None
         assert "local object" in caplog.text
 
+    def test_a_process_that_does_not_start_is_no_failure_of_the_function(
+        self, pools, monkeypatch
+    ) -> None:
+        """As in a daemonic process, such as a data loader's: it may have no children."""
+        monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+        pool = pools(enable_global_rate_limit=False)
+        with pytest.raises(ExecutionLost, match="started.*: daemonic processes"):
+            pool.execute.remote(rotten_at_ten, 1).result(150)
+
     def test_a_closed_pool_leaves_no_process(self, pools, url, real_redis) -> None:
         pool = pools(enable_global_rate_limit=False)
         running = pool.execute.remote(never_ends, url)
