@@ -189,11 +189,10 @@ class ByRuns:
         try:
             case = await self._suite.case(index)
             calls = await calls_asked(self._request, case)
+            request, mark = self._program(index, case, calls)
         except SandboxFailure as failure:
             self._enter(index, CaseVerdict("M", failure.reason, str(failure)), None)
             return None
-        try:
-            request, mark = self._program(index, case, calls)
         except RequestRefused as refusal:  # the program's own fault: too long, or no text
             self._said["message"] = str(refusal)
             self._enter(index, CaseVerdict("C", "refused"), None)

@@ -119,6 +119,17 @@ async def test_assertions_of_plain_calls_are_held_here(fusion) -> None:
     assert all("f(1)" in body["code"] and "4242" not in body["code"] for body in fusion.bodies)
 
 
+async def test_a_case_that_the_mode_cannot_run_is_masked_alone(fusion) -> None:
+    good, unfit = Case(b"1", (b"42",)), Case(b"", None, "assert x")
+    request = JudgeRequest.read({"code": "…", "suite": {"sha256": "0" * 64, "count": 3}})
+    sandbox, suite = SandboxFusion(fusion.url, margin=1.0), InlineSuite([good, unfit, good])
+
+    result = await judge(request, suite, JobAtHand(), sandbox, QUICK)
+    await sandbox.close()
+
+    assert (result.verdicts, result.reasons) == ("PMP", {1: "suite_unfit"})
+
+
 async def test_a_failure_in_between_repeats_no_case(fusion) -> None:
     fusion.script.extend([FINE, FINE, Answer.refusal(503)])
 
