@@ -186,18 +186,20 @@ def _checker_in(row: Any) -> Checker | None:
     open-r1 has it."""
     given = row if isinstance(row, dict) else {}
     if isinstance(found := given.get("checker"), dict):
-        try:
-            return Checker(**found)
-        except ValueError as wrong:
-            raise RequestRefused(f"its checker: {wrong!s:.200}") from None
+        return _checker(found)
     if isinstance(found, str) and found.strip():
-        if "#include" in found:
-            return Checker(code=found, language="cpp")
-        return Checker(code=found, language="python")
+        return _checker({"code": found, "language": "cpp" if "#include" in found else "python"})
     found = given.get("generated_checker")
     if isinstance(found, str) and found.strip():
-        return Checker(code=found, language="python", protocol="open_r1")
+        return _checker({"code": found, "language": "python", "protocol": "open_r1"})
     return None
+
+
+def _checker(fields: dict[str, Any]) -> Checker:
+    try:
+        return Checker(**fields)
+    except ValueError as wrong:
+        raise RequestRefused(f"its checker: {wrong!s:.200}") from None
 
 
 def _options(cases: Cases, checker: Checker | None, wishes: Wishes) -> JudgeOptions:

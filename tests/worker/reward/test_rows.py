@@ -100,6 +100,10 @@ ROWS: dict[str, tuple[Any, set[str], bool]] = {  # a row, what is found, and whe
         row(("7", "0 " * 600_000 + "7"), checker=SUMS, solution="print(7)"),
         {"long_output", "raises"}, False,
     ),
+    "a checker that is no text": (row(("7", "7"), checker="\ud800"), {"unreadable"}, True),
+    "a checker that is too long": (
+        row(("7", "7"), generated_checker="#" * (1 << 21)), {"unreadable"}, True,
+    ),
     "a checker that takes anything": (
         row(("7", "7"), checker="pass", solution="print(7)"), {"accepts_anything"}, False,
     ),
