@@ -134,7 +134,7 @@ def check_correctness(
         return [-1] * len(inputs), [
             {"error": error, "case_index": index} for index in range(len(inputs))
         ]
-    _check_writable(inputs, outputs)
+    inputs, outputs = _writable("inputs", inputs), _writable("outputs", outputs)
     function = function if language == "python" else None
     place = _judge_of(sandbox_fusion_url)
     workers_hold = place is not None and place.takes_permits
@@ -167,15 +167,18 @@ def _taken(
     return (inputs, outputs, checks, function) if isinstance(function, str | None) else None
 
 
-def _check_writable(inputs: list[Any], outputs: list[Any]) -> None:
-    """Refuse a value that has no text for a program to read, or to print."""
-    for index, pair in enumerate(zip(inputs, outputs, strict=True)):
-        for name, value in zip(("inputs", "outputs"), pair, strict=True):
-            try:
-                str(value)
-            except (ValueError, RecursionError):
-                said = f"case {index} has in {name} {shown(value)}: give what str() can write"
-                raise RequestRefused(said) from None
+def _writable(name: str, values: list[Any]) -> list[Any]:
+    """The values, as lists where they are arrays. Refuses one that has no text for a program to
+    read, or to print."""
+    found = []
+    for index, value in enumerate(values):
+        try:
+            found.append(_without_arrays(value))
+            str(found[-1])
+        except (ValueError, RecursionError):
+            said = f"case {index} has in {name} {shown(value)}: give what str() can write"
+            raise RequestRefused(said) from None
+    return found
 
 
 def _list(value: Any) -> list[Any] | None:
@@ -183,6 +186,17 @@ def _list(value: Any) -> list[Any] | None:
     if callable(convert := getattr(value, "tolist", None)):
         value = convert()
     return list(value) if isinstance(value, list | tuple) else None
+
+
+def _without_arrays(value: Any) -> Any:
+    """Put lists in the place of numpy's arrays within it, which write themselves otherwise."""
+    if callable(convert := getattr(value, "tolist", None)):
+        value = convert()
+    if isinstance(value, list):
+        return [_without_arrays(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _without_arrays(each) for key, each in value.items()}
+    return value
 
 
 def _judge_of(sandbox: str | CodeQueue) -> Place | None:
@@ -294,7 +308,8 @@ class _Program:
     ) -> tuple[Code, Metadata]:
         """A verdict in verl's codes and keys."""
         letter, of_case = result.verdicts[index], result.of_case(index)
-        why = f"API Call Failed: {of_case.error_reason}: {of_case.message}"
+        said = of_case.message or result.comments.get(index, "")
+        why = f"API Call Failed: {of_case.error_reason}: {said}"
         metadata = blank(index, given, expected, why if letter in "MS" else None)
         if letter in "MS":
             return judged(metadata, None, expected), metadata

@@ -452,10 +452,16 @@ def test_a_value_without_a_text_is_refused_and_named(name, value) -> None:
 class Array:
     """As numpy's."""
 
-    def __init__(self, values: list[str]) -> None:
+    def __init__(self, values: Any) -> None:
         self._values = values
 
-    def tolist(self) -> list[str]:
+    def __bool__(self) -> bool:
+        raise ValueError("the truth value of an array is ambiguous")
+
+    def __str__(self) -> str:
+        return "[1 2]"
+
+    def tolist(self) -> Any:
         return self._values
 
 
@@ -464,6 +470,27 @@ def test_arrays_and_absent_columns_are_taken(fusion) -> None:
     given = {"inputs": Array(["a", "b"]), "outputs": Array(["42", "42"])}
     absent = {"assert_case": None, "fn_name": None}
     assert compute_score(fusion.url, None, 256, FENCED, given | absent)[0] == 1.0
+
+
+@pytest.mark.parametrize("on", ["fusion", "local"])
+def test_an_array_within_is_read_and_expected_as_a_list_is(fusion, on: str) -> None:
+    fusion.default = Answer.ok("[1, 2]\n")
+    given = {
+        "inputs": Array([Array([1, 2]), [Array(1), 2], {"a": Array([1, 2])}]),
+        "outputs": Array([Array([1, 2]), [Array(1), Array(2)], [1, 2]]),
+    }
+    program = "```python\ninput()\nprint([1, 2])\n```"
+    where = fusion.url if on == "fusion" else "local"
+    score, metadata = compute_score(where, None, 256, program, given)
+    assert score == 1.0
+    assert [case["expected_output"] for case in metadata] == ["[1, 2]"] * 3
+    assert [case["input"] for case in metadata] == ["[1, 2]", "[1, 2]", "{'a': [1, 2]}"]
+
+
+def test_a_case_that_cannot_be_run_says_why() -> None:
+    given = {"inputs": ["no JSON"], "outputs": ["1"], "fn_name": "f"}
+    _, (metadata,) = check_correctness("local", given, "def f(a): return 1")
+    assert "suite_unfit: a case of the suite has as an argument" in metadata["api_request_error"]
 
 
 def test_the_score_is_the_share_of_cases_that_pass(fusion) -> None:
