@@ -256,7 +256,7 @@ def _as_json(truth: Any) -> str:
     if isinstance(truth, str):
         return truth
     try:
-        return json.dumps(truth, default=_listed)
+        return truth.decode() if isinstance(truth, bytes) else json.dumps(truth, default=_listed)
     except (TypeError, ValueError, RecursionError) as wrong:
         raise RequestRefused(f"the cases are neither JSON nor made of it: {wrong!s:.200}") from None
 

@@ -92,6 +92,7 @@ STDIN = [JudgeCase(input="3", expected="9"), JudgeCase(input="4", expected="16")
     [
         (SQUARES, None, STDIN),
         (json.dumps(SQUARES), None, STDIN),
+        (json.dumps(SQUARES).encode(), None, STDIN),
         ({"inputs": Array("3", "4"), "outputs": Array("9", "16")}, None, STDIN),
         (
             {"inputs": [[3]], "outputs": [9], "fn_name": "f"},
@@ -133,6 +134,7 @@ class Unwilling:
     ("completion", "truth", "reason"),
     [
         (RIGHT, "{", "unreadable"),
+        (RIGHT, b"\xff", "unreadable"),
         (RIGHT, None, "unreadable"),
         (RIGHT, [], "unreadable"),
         (RIGHT, {"inputs": ["3"], "outputs": ["9", "16"]}, "unreadable"),
