@@ -157,6 +157,9 @@ class SandboxFusionTool(BaseTool):
     def _of_result(self, request: CodeRequest, result: CodeResult) -> Answer:
         if request.instance_id is not None:
             self._sessions.check(request.instance_id, result)
+        if result.error_reason == "language" and request.language != self.default_language:
+            why = f"the language {request.language!r} does not run here: {result.message}"
+            raise CallRefused(why)  # the model chose it, and would choose a mask by it
         return Answer.of_result(result, request.run_timeout, self._config.max_output)
 
     def _of_failure(self, failure: Exception) -> Answer:

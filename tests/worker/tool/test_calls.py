@@ -82,6 +82,21 @@ async def test_a_models_mistake_is_told_in_words_and_runs_nothing(arguments, wor
     assert (reward, metrics["error_kind"], metrics["traj_masked"]) == (None, "user", 0)
 
 
+async def test_a_language_that_the_model_gives_and_the_sandbox_lacks_buys_no_mask(
+    call, working
+) -> None:
+    wrong = [{"loc": ["body", "language"], "msg": "no lean"}]
+    working.default = Answer(status=422, body={"detail": wrong})
+    text, metrics = await call({"code": "1", "language": "lean"})
+    assert text.startswith("Error: the language 'lean' does not run here: ")
+    assert (metrics["error_kind"], metrics["traj_masked"]) == ("user", 0)
+    tool = SandboxFusionTool({})
+    answer = await asyncio.to_thread(tool.execute_code, "i", "1", language="lean")
+    assert str(answer.text).startswith("Error: the language 'lean'")
+    _, metrics = await call({"code": "1"}, default_language="lean")
+    assert (metrics["error_kind"], metrics["traj_masked"]) == ("infrastructure", 1)
+
+
 async def test_code_that_is_no_text_is_run_as_its_text(call, working) -> None:
     await call({"code": 3})
     assert working.codes == {"3": 1}
