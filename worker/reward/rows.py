@@ -331,6 +331,9 @@ async def _look_at_checker(
             continue
         alone = Cases([case], compare=cases.compare)
         result = await place.judge(program, alone, options)
+        if result.fault_of_mask == "system":
+            _not_judged(report, "the checker", result)
+            return
         if result.verdicts != "P":
             why = result.comments.get(0) or result.masked_because or "it says wrong"
             refused.append((at, why))
@@ -365,13 +368,14 @@ def _look_at_results(
     report: RowReport, request: JudgeRequest, results: Sequence[tuple[Reference, JudgeResult]]
 ) -> None:
     passing = [result for _, result in results if set(result.verdicts) == {"P"}]
+    known = [result for _, result in results if result.fault_of_mask != "system"]
     report.passed = len(passing)
     for reference, result in results:
         _look_at_failure(report, reference, result)
-    if results and not passing:
-        report.add("error", "no_reference_passes", _best_of([one for _, one in results]))
-    elif len(passing) < len(results):
-        many = f"{len(results) - len(passing)} of {len(results)} solutions do not pass"
+    if known and not passing:
+        report.add("error", "no_reference_passes", _best_of(known))
+    elif len(passing) < len(known):
+        many = f"{len(known) - len(passing)} of {len(known)} solutions do not pass"
         report.add("warning", "reference_fails", many)
     if shared := max((result.shared for _, result in results), default=0):
         report.add("warning", "shared", f"{shared} checks run in the program's own process")
@@ -411,11 +415,18 @@ def _look_at_failure(report: RowReport, reference: Reference, result: JudgeResul
         found.append(("warning", "does_not_compile", f"a {reference.language} solution does not "
                       "compile"))  # fmt: skip
     if result.fault_of_mask == "system":
-        why = result.message or result.masked_because
-        found.append(("error", "not_judged", f"a solution could not be judged: {why:.200}"))
+        _not_judged(report, "a solution", result)
     for level, kind, text in found:
         if (kind, text) not in known:
             report.add(level, kind, text)
+
+
+def _not_judged(report: RowReport, what: str, result: JudgeResult) -> None:
+    """Say that the system failed, which says nothing of the row."""
+    why = result.message or result.masked_because
+    finding = Finding("error", "not_judged", f"{what} could not be judged: {why:.200}")
+    if finding not in report.findings:
+        report.findings.append(finding)
 
 
 def _best_of(results: Sequence[JudgeResult]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from jail.errors import RequestRefused
+from tests.harness.servers import free_port
 from worker.place import place_of
 from worker.reward.rows import RowReport, Wishes, check_row, rows_of
 
@@ -127,6 +128,15 @@ async def test_what_is_wrong_with_a_row_is_found(what: str) -> None:
     report = await checked(given)
     assert {each.kind for each in report.findings} == kinds, report
     assert report.is_broken is broken
+
+
+@pytest.mark.parametrize("more", [{}, {"checker": SUMS}])
+async def test_a_failure_of_the_system_says_nothing_of_a_row(more: dict[str, str]) -> None:
+    nowhere = place_of(f"redis://127.0.0.1:{free_port()}", patience=0.1)
+    given = row(("7", "3 4"), solutions=["print(3, 4)", "print(5)"], **more)
+    report = await check_row(0, given, nowhere, Wishes())
+    assert {each.kind for each in report.findings} == {"not_judged"}
+    assert report.is_broken
 
 
 async def test_a_good_row_says_what_it_takes() -> None:
