@@ -237,6 +237,10 @@ def _judged_at_once(
         return None  # a request for each says which one is wrong
     except PenstockError as failure:  # the gate's: no permit, so no program
         result = JudgeResult(verdicts="M" * len(inputs), error_reason=str(failure))
+    except Exception as failure:  # a semaphore's whose manager has died, for one
+        log.exception("a program has no outcome")
+        why = f"{type(failure).__name__}: {failure}"
+        result = JudgeResult(verdicts="M" * len(inputs), error_reason=why)
     if tried := result.verdicts.find("C") + 1:  # as verl: the others are not tried
         rest = "C" * (len(inputs) - tried)
         result = result.model_copy(update={"verdicts": result.verdicts[:tried] + rest})

@@ -570,14 +570,13 @@ class Dead:
     def release(self) -> Any: ...
 
 
-def test_a_semaphore_that_fails_is_a_failure_of_ours() -> None:
-    results, metadata = check_correctness(
-        "mock_url", cases(("1", "1")), "x", concurrent_semaphore=Dead()
-    )
+@pytest.mark.parametrize("on", ["mock_url", "local"])
+def test_a_semaphore_that_fails_is_a_failure_of_ours(on: str) -> None:
+    results, metadata = check_correctness(on, cases(("1", "1")), "x", concurrent_semaphore=Dead())
     assert (results, metadata[0]["status"]) == ([-1], "api_error")
     assert "BrokenPipeError: the manager is gone" in metadata[0]["api_request_error"]
     with pytest.raises(RewardUnknown, match="the manager is gone"):
-        compute_score("mock_url", Dead(), 256, FENCED, cases(("1", "1")))
+        compute_score(on, Dead(), 256, FENCED, cases(("1", "1")))
 
 
 def test_an_interrupt_waits_for_no_case_that_has_not_begun(monkeypatch) -> None:
