@@ -21,7 +21,7 @@ from jail.errors import (
     SandboxUnreachable,
 )
 from jail.fusion.endpoints import Connections, Endpoint, Endpoints, refuses, run_code_url
-from jail.fusion.wire import body_of, failure_of, read_answer
+from jail.fusion.wire import body_of, failure_of, is_flood, read_answer
 from jail.models import LANGUAGES, OUTPUT_LIMIT, CodeRequest, CodeResult
 
 # httpx logs each request's whole URL at INFO, and a query may hold a key.
@@ -101,6 +101,10 @@ class SandboxFusion:
         self._require_servable(request)
         with self._endpoints.borrow() as endpoint:
             return await self._answer(endpoint, request)
+
+    def is_flood(self, answer: bytes) -> bool:
+        """Whether the answer was cut off, for its program had printed too much."""
+        return is_flood(answer, self._max_answer)
 
     def outlives(self, request: CodeRequest) -> float:
         """A server that isolates nothing does not notice that a client has gone."""

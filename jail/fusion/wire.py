@@ -40,7 +40,7 @@ def body_of(request: CodeRequest) -> bytes:
 def read_answer(raw: bytes, limit: int, who: str) -> CodeResult:
     """The outcome in an answer of status 200; `SandboxBroken` where there is none."""
     try:
-        if len(raw) > limit and raw.lstrip()[:1] == b"{":
+        if is_flood(raw, limit):
             return _flood(limit)
         return CodeResult.read(json.loads(raw))
     except (ValueError, RecursionError, SandboxBroken, VersionError) as wrong:
@@ -98,8 +98,13 @@ def _why(why: Any) -> str:
     return f": {' '.join(why.split())[:_SHOWN]}" if isinstance(why, str) and why else ""
 
 
+def is_flood(raw: bytes, limit: int) -> bool:
+    """Whether the answer was cut off. The program wrote it, or nobody could have: trying again
+    would flood again."""
+    return len(raw) > limit and raw.lstrip()[:1] == b"{"
+
+
 def _flood(limit: int) -> CodeResult:
-    # The program wrote it, or nobody could have: trying again would flood again.
     return CodeResult(
         status="Failed",
         message=f"the answer was longer than {limit:,} bytes, and was cut off unread",

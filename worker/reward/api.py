@@ -25,6 +25,11 @@ Answer = dict[str, Any]
 
 _FAILED = "API Call Failed: "  # verl's words
 NO_LANGUAGE = f"{_FAILED}language: "  # so says one that lacks the language
+_TOO_MUCH = "it printed more than is read of a server's answer"
+FLOODED: Answer = {  # that is the program's own fault, if less is expected of it
+    "status": "Failed", "message": _TOO_MUCH, "compile_result": None,
+    "run_result": {"status": "Finished", "return_code": 1, "stdout": "", "stderr": _TOO_MUCH},
+}  # fmt: skip
 
 
 def call_sandbox_api(
@@ -109,9 +114,13 @@ async def _attempt(
     sandbox = place.sandbox()
     assert isinstance(sandbox, SandboxFusion)  # noqa: S101 - as the place's settings say
     try:
-        answer = json.loads(await sandbox.ask(request))
+        raw = await sandbox.ask(request)
     except SandboxFailure as failure:
         return None, failure
+    if sandbox.is_flood(raw):
+        return FLOODED, None
+    try:
+        answer = json.loads(raw)
     except (ValueError, RecursionError) as wrong:
         return None, SandboxBroken(f"it answered no JSON: {wrong!s:.200}", reason="unreadable")
     if not isinstance(answer, dict):

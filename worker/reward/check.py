@@ -20,9 +20,10 @@ from jail.judge.completion import code_as_verl, language_named
 from jail.judge.formats import Cases, checked_case
 from jail.judge.models import JudgeResult
 from jail.judge.program import marked, program_of
+from jail.models import OUTPUT_LIMIT
 from worker.place import Place, place_of
 from worker.queue.code_queue import CodeQueue
-from worker.reward.api import NO_LANGUAGE, Answer, call_sandbox_api
+from worker.reward.api import FLOODED, NO_LANGUAGE, Answer, call_sandbox_api
 from worker.reward.semaphore import Semaphore, holding
 from worker.reward.verl_codes import Code, blank, is_unknown, judged
 from worker.settings import RewardSettings
@@ -282,6 +283,8 @@ class _Program:
         program = program_of(self.language, self.code, check, self.function, stdin, output)
         program, mark = marked(self.language, program, check)
         answer, error = self._answer(program, stdin)
+        if answer == FLOODED and len(output or "") > OUTPUT_LIMIT:  # it may be right
+            answer, error = None, f"API Call Failed: {FLOODED['message']}"
         answer, reached = _without(mark, answer)
         metadata = blank(index, stdin, expected, error)
         try:

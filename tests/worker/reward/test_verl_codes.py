@@ -528,6 +528,14 @@ def test_a_failure_of_ours_is_never_a_score(fusion, monkeypatch, answer: Answer)
     assert compute_score(fusion.url, None, 256, FENCED, given)[0] == 0.0
 
 
+def test_a_program_whose_output_floods_the_answer_fails_and_is_not_run_again(fusion) -> None:
+    fusion.default = Answer.ok("x" * (20 << 20))
+    score, (metadata,) = compute_score(fusion.url, None, 256, FENCED, cases(("1", "42")))
+    assert (score, metadata["status"], fusion.requests) == (0.0, "runtime_error", 1)
+    with pytest.raises(RewardUnknown, match="it printed more"):
+        compute_score(fusion.url, None, 256, FENCED, cases(("1", "x" * (2 << 20))))
+
+
 def test_a_stand_in_for_the_call_gets_verls_arguments_and_the_semaphore_holds(monkeypatch) -> None:
     """As verl's own unit tests have it: the call patched, any semaphore, a URL of nowhere."""
     guard, asked = threading.Lock(), []
