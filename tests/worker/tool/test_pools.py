@@ -220,7 +220,7 @@ class TestProcesses:
         """As in a daemonic process, such as a data loader's: it may have no children."""
         monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
         pool = pools(enable_global_rate_limit=False)
-        with pytest.raises(ExecutionLost, match="started.*: daemonic processes"):
+        with pytest.raises(ExecutionLost, match=r"started.*: daemonic processes"):
             pool.execute.remote(rotten_at_ten, 1).result(150)
 
     def test_a_closed_pool_leaves_no_process(self, pools, url, real_redis) -> None:
