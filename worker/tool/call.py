@@ -80,8 +80,9 @@ def shortened(text: str, limit: int) -> str:
     """Cut it to at most `limit` characters, from both ends: a traceback says it at its end."""
     if len(text) <= limit:
         return text
-    half = limit // 2
-    return f"{text[:half]}\n...({len(text) - 2 * half:,} characters left out)...\n{text[-half:]}"
+    half = max(limit, 0) // 2
+    left_out = f"...({len(text) - 2 * half:,} characters left out)..."
+    return f"{text[:half]}\n{left_out}\n{text[len(text) - half :]}"
 
 
 def _shown(result: CodeResult, timeout: float, limit: int) -> str:

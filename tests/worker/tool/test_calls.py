@@ -16,6 +16,7 @@ from tests.worker.concurrent.crew import at_work
 from tests.worker.scripted_answers import Answer
 from tests.worker.tool.conftest import TRACEBACK
 from worker.tool import SandboxFusionTool
+from worker.tool.call import shortened
 
 
 async def test_tool_call_basic_case(working) -> None:
@@ -106,6 +107,12 @@ async def test_long_output_keeps_its_ends(call, working) -> None:
     working.programs["long"] = Answer.ok("a" * 5000 + "b" * 5000)
     text, _ = await call({"code": "long"}, max_output=100)
     assert text == "a" * 50 + "\n...(9,900 characters left out)...\n" + "b" * 50
+
+
+@pytest.mark.parametrize(("limit", "shown"), [(4, "ab{}ef"), (3, "a{}f"), (1, "{}"), (0, "{}")])
+def test_a_small_limit_shows_little(limit: int, shown: str) -> None:
+    left_out = f"\n...({6 - limit // 2 * 2} characters left out)...\n"
+    assert shortened("abcdef", limit) == shown.format(left_out)
 
 
 async def test_a_sandbox_that_fails_masks_the_trajectory(call) -> None:
