@@ -227,9 +227,8 @@ def _references_in(row: Any, wishes: Wishes) -> list[Reference]:
     if not isinstance(row, Mapping):
         return []
     for path in (wishes.solutions_in,) if wishes.solutions_in else _SOLUTIONS_IN:
-        if (found := _at(row, path)) is not None:
-            before = row.get("prompt") if path == "canonical_solution" else None
-            read = [*_solutions(found, wishes.language)]
+        before = row.get("prompt") if path == "canonical_solution" else None
+        if read := [*_solutions(_at(row, path), wishes.language)]:
             if isinstance(before, str):
                 read = [Reference(before + each.code, each.language) for each in read]
             return read

@@ -139,6 +139,12 @@ async def test_a_failure_of_the_system_says_nothing_of_a_row(more: dict[str, str
     assert report.is_broken
 
 
+@pytest.mark.parametrize("empty", [[], "", "[]", {}, [None]])
+async def test_an_empty_column_of_solutions_hides_no_other(empty: Any) -> None:
+    report = await checked(row(("3", "9"), solutions=empty, solution=SQUARE))
+    assert (report.references, report.passed) == (1, 1)
+
+
 async def test_a_good_row_says_what_it_takes() -> None:
     report = await checked(GOOD)
     assert (report.cases, report.rule, report.references, report.passed) == (2, "lines", 1, 1)
