@@ -60,9 +60,7 @@ class ByRuns:
         self._in_line: asyncio.Task[None] | None = None
         self._alone = True  # at first, and after a failure beside the own permit
         self._has_compiled = False
-        self._compiled_again: set[int] = (
-            set()
-        )  # cases that ran once more after they did not compile
+        self._compiled_again: set[int] = set()  # cases that did not, and ran once more
         self._losses = self._retries = 0
         self._spent = dict.fromkeys(("permit_seconds", "backoff_seconds"), 0.0)
         self._said: dict[str, Any] = {}
