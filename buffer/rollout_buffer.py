@@ -37,6 +37,7 @@ from buffer.writer import Outcome, Writer
 from ground import tracing
 from ground.process import LoopThread
 from ground.redis.connect import AnyRedis
+from ground.settings import GroundSettings
 
 _GAP = 10.0  # servers look every second; past this without any, its clock stops
 
@@ -57,7 +58,7 @@ class RolloutBuffer:
     the totals, and `buffer.slots` is for those who hold slots for others.
 
     config     written if the task has no settings; `configure` changes them
-    run        a namespace: the same task of another run is another buffer
+    run        a namespace, by default PENSTOCK_RUN: the same task of another run is another buffer
     functions  your own `is_valid_group` and the like, by slime's names
     settings   of this process; by default its environment's (PENSTOCK_…)
     """
@@ -68,7 +69,7 @@ class RolloutBuffer:
         task: str = "math",
         config: TaskConfig | None = None,
         *,
-        run: str = "default",
+        run: str | None = None,
         functions: GroupFunctions | None = None,
         settings: BufferSettings | None = None,
     ) -> None:
@@ -76,6 +77,7 @@ class RolloutBuffer:
         link = redis if isinstance(redis, Link) else Link(
             redis, patience=self._settings.redis_patience
         )  # fmt: skip
+        run = run or GroundSettings.load().run
         self._task = Task(link, run, task, config=config, functions=functions)
         self._writer = Writer(self._task)
         self._reader = Reader(

@@ -62,3 +62,11 @@ def test_a_trainer_without_a_loop_goes_on_where_its_list_ends(redis: ground.Clie
             buffer.ack(again)
     finally:
         buffer.close()
+
+
+def test_a_buffer_is_of_the_run_that_its_process_names(
+    redis: ground.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_RUN", "second")
+    assert RolloutBuffer(redis, "math").run == "second"
+    assert RolloutBuffer(redis, "math", run="first").run == "first"
