@@ -52,17 +52,18 @@ def spans_of(item: dict[str, Any]) -> list[Span]:
     return [span for row in rows_of(item) for span in row]
 
 
-def mask(items: list[dict[str, Any]], oldest: int) -> int:
+def mask(items: list[dict[str, Any]], oldest: int, start: int | None = None) -> int:
     """Write into each item what of its tokens is older than `oldest`; returns how many those are.
 
     `masked` has the stale stretches, `[first, end]`, and `train_from` the first token behind all of
-    them: for each row, if its `versions` are by row. A row without a token to train on has None.
+    them: for each row, if its `versions` are by row. A row without a token to train on has None. An
+    item that reports no version counts by the `start` of its group.
     """
     masked, oldest = 0, max(oldest, 0)  # -1 and -2 are no versions, early in a run either
     for item in items:
         rows = rows_of(item)
         lowest, _ = reported(item)
-        fresh = not lowest or int(lowest) >= oldest
+        fresh = int(lowest) >= oldest if lowest else start is None or start >= oldest
         stale = [_stale(row, oldest) for row in rows]
         firsts = [
             _first_behind(row, ranges, oldest) if row else 0 if fresh else None

@@ -94,10 +94,11 @@ class Pipeline:
         return await self._each(self._judged, [(group,) for group in groups])
 
     async def process(
-        self, groups: list[tuple[Any, list[Item], bool]], oldest: int | None
+        self, groups: list[tuple[Any, list[Item], bool, int | None]], oldest: int | None
     ) -> list[Handling]:
-        """Finished groups as they are delivered; the flag says that validity is settled. Tokens of
-        versions before `oldest` are masked."""
+        """Finished groups as they are delivered; the flag says that validity is settled, and the
+        number under which version the group began. Tokens of versions before `oldest` are masked.
+        """
         return await self._each(self._processed, [(*group, oldest) for group in groups])
 
     async def meta_info(self, raw: dict[Any, list[Item]]) -> dict[str, Any]:
@@ -141,8 +142,9 @@ class Pipeline:
         return Handling("delivered", []) if valid else self._invalid(group[1])
 
     def _processed(
-        self, instance_id: Any, items: list[Item], settled: bool, oldest: int | None
-    ) -> Handling:
+        self, instance_id: Any, items: list[Item], settled: bool, start: int | None,
+        oldest: int | None,
+    ) -> Handling:  # fmt: skip
         if not settled:
             valid, finished = self._validity((instance_id, items))
             if not (valid and finished):
@@ -157,7 +159,8 @@ class Pipeline:
             )
         if self.functions.custom:
             json.dumps(out, allow_nan=False)  # what is stored was JSON; this came from elsewhere
-        return Handling("delivered", out, masked=0 if oldest is None else mask(out, oldest))
+        masked = 0 if oldest is None else mask(out, oldest, start)
+        return Handling("delivered", out, masked=masked)
 
     def _too_few(self, n: int) -> str:
         if self.config.dialect == "v1":

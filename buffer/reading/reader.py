@@ -56,11 +56,12 @@ class Reader:
         pipeline = self._pipeline(await task.config())
         ids = await self._raw.instance_ids(gids)
         raw = await self._raw.items(gids)
-        verdicts = await pipeline.process(
-            [(instance_id, items, True) for instance_id, items in zip(ids, raw, strict=True)],
-            int(found[5]) if found[5] else None,
-        )
         starts = await self._raw.starts(gids)
+        verdicts = await pipeline.process(
+            [(instance_id, items, True, start)
+             for instance_id, items, start in zip(ids, raw, starts, strict=True)],
+            int(found[5]) if found[5] else None,
+        )  # fmt: skip
         delivered = [
             (instance_id, verdict.items, start)
             for instance_id, verdict, start in zip(ids, verdicts, starts, strict=True)

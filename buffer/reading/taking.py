@@ -117,7 +117,7 @@ class Taking:
         """Through the five steps; False when the read's time was over before all had their turn."""
         raw = await self._raw.items([group.gid.encode() for group in claimed])
         verdicts = await self._pipeline.process(
-            [(group.instance_id, items, group.settled)
+            [(group.instance_id, items, group.settled, group.start)
              for group, items in zip(claimed, raw, strict=True)], self._oldest
         )  # fmt: skip
         for group, verdict in zip(claimed, verdicts, strict=True):

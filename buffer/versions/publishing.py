@@ -61,7 +61,7 @@ class Versions:
 
     version      the last one published, None before the first
     line         how often the versions began
-    saved        that of the newest checkpoint, if the trainer says
+    saved        that of the oldest checkpoint that the trainer may go back to
     taken        groups taken since the last publication
     outstanding  groups under way by age: slots, open and ready ones
     ready        of these, the ready ones by age

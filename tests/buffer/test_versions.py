@@ -356,6 +356,22 @@ async def test_masked_groups_say_from_which_token_they_are_trained(bench: Bench)
     assert await bench.buffer.fetch(batch.receipt) == batch
 
 
+async def test_an_item_without_a_version_is_masked_if_its_group_began_too_early(
+    bench: Bench,
+) -> None:
+    policy = Policy(groups_per_version=4, max_age=2, when_old="mask")
+    await bench.buffer.set_policy(policy)
+    await bench.fill("old", [0, 1])
+    for version in (11, 12, 13):
+        await bench.buffer.publish(version)
+    await bench.fill("young", [0, 1])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.ages == (3, 0)
+    assert [one["train_from"] for one in batch.items] == [None, None, 0, 0]
+    assert await bench.buffer.fetch(batch.receipt) == batch
+
+
 @pytest.mark.parametrize("versions", ["all", [[2**31, 9]] * 2])
 async def test_a_function_that_spoils_versions_harms_its_group_alone(
     make: Callable[..., Bench], versions: Any
