@@ -164,7 +164,7 @@ def _way(stored: Stored, found: dict[str, Any], request: Request | None) -> Iter
 
 
 def _answer(stored: Stored) -> dict[str, Any]:
-    """What the job returned, whole; empty if it is no program's result."""
+    """The whole of what the job returned; empty if it is no program's result."""
     try:
         value = stored.value()
     except ValueError:
