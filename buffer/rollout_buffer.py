@@ -57,7 +57,8 @@ class RolloutBuffer:
     Nothing is asked of Redis before the first call. `buffer.catalog` shows the groups and
     the totals, and `buffer.slots` is for those who hold slots for others.
 
-    config     written if the task has no settings; `configure` changes them
+    config     written if the task has no settings; `configure` changes them. What it leaves out
+               has the defaults of this process's settings
     run        a namespace, by default PENSTOCK_RUN: the same task of another run is another buffer
     functions  your own `is_valid_group` and the like, by slime's names
     settings   of this process; by default its environment's (PENSTOCK_…)
@@ -78,6 +79,7 @@ class RolloutBuffer:
             redis, patience=self._settings.redis_patience
         )  # fmt: skip
         run = run or GroundSettings.load().run
+        config = config and self._settings.complete(config)
         self._task = Task(link, run, task, config=config, functions=functions)
         self._writer = Writer(self._task)
         self._reader = Reader(
@@ -115,6 +117,7 @@ class RolloutBuffer:
         """
         if asked is None:
             asked = config.model_dump(exclude_unset=True)
+        config = self._settings.complete(config)
         await self.check_room(config)
         await self._task.enforce(config, asked)
 

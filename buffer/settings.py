@@ -115,6 +115,21 @@ class BufferSettings(Settings):
         None, description="Folder that receives a JSON copy of every delivered batch."
     )
 
+    @property
+    def of_tasks(self) -> dict[str, Any]:
+        """The settings of a task that are not given to the task itself."""
+        return {
+            "max_buffer_size": self.max_buffer_size,
+            "max_bytes": self.max_buffer_bytes,
+            "late_window": self.late_window,
+            "lease": self.batch_lease,
+            "retain": self.batch_retain,
+        }
+
+    def complete(self, config: "TaskConfig") -> "TaskConfig":
+        """A task's settings, with those of this process in place of what was not given."""
+        return TaskConfig.load(**self.of_tasks | config.model_dump(exclude_unset=True))
+
 
 class TaskConfig(BaseModel):
     """The settings of one task, by the names slime's document gives them; times are in seconds.

@@ -120,14 +120,7 @@ class Desk:
         self, payload: dict[str, object], asked: dict[str, Any] | None = None
     ) -> TaskConfig:
         """A task's settings from what was sent, over those asked for before, over the server's."""
-        server = self.settings
-        given: dict[str, object] = {
-            "max_buffer_size": server.max_buffer_size,
-            "max_bytes": server.max_buffer_bytes,
-            "late_window": server.late_window,
-            "lease": server.batch_lease,
-            "retain": server.batch_retain,
-        }
+        given: dict[str, object] = self.settings.of_tasks
         for settings in (asked or {}, payload):
             given.update({k: v for k, v in settings.items() if k in TaskConfig.model_fields})
         if "num_repeat_per_sample" in payload:

@@ -64,6 +64,21 @@ def test_a_trainer_without_a_loop_goes_on_where_its_list_ends(redis: ground.Clie
         buffer.close()
 
 
+def test_a_task_has_the_settings_of_the_process_that_begins_it(
+    redis: ground.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_BATCH_LEASE", "77")
+    monkeypatch.setenv("PENSTOCK_MAX_BUFFER_BYTES", "1000000")
+    buffer = RolloutBuffer(redis, "math", TaskConfig(group_size=2, retain=5)).sync
+    try:
+        found = buffer.config()
+        assert (found.lease, found.max_bytes, found.retain) == (77, 1_000_000, 5)
+        buffer.configure(TaskConfig(group_size=4))
+        assert (buffer.config().lease, buffer.config().retain) == (77, 600)
+    finally:
+        buffer.close()
+
+
 def test_a_buffer_is_of_the_run_that_its_process_names(
     redis: ground.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
