@@ -160,7 +160,7 @@ class GroundSettings(Settings):
     redis_timeout: float = Field(
         5.0,
         gt=0,
-        description="Seconds after which a Redis command without an answer fails.",
+        description="Seconds that a `penstock` command, as it starts, waits for Redis to answer.",
     )
     data_dir: Path = Field(
         Path(".penstock"),
