@@ -20,7 +20,7 @@ from jail.judge.models import NOT_JUDGED, JudgeRequest, JudgeResult
 from jail.judge.run import Judging
 from jail.judge.suite import Suite
 from jail.launch import ServerConfig
-from jail.limits import CACHE_MB, CAPS, DEFAULTS, MB, Limits
+from jail.limits import CAPS, MB, Limits
 from jail.models import OUTPUT_LIMIT, CodeRequest, CodeResult
 from jail.outcome import Outcome, Program
 from jail.settings import SandboxSettings
@@ -37,7 +37,10 @@ def limits_for(
 
 
 class LocalSandbox:
-    """Programs on this machine, isolated; starts, and tests itself, at the first run."""
+    """Programs on this machine, isolated; starts, and tests itself, at the first run.
+
+    What is not given here is as `PENSTOCK_SANDBOX_*` says; `caps` bound what requests ask for.
+    """
 
     name = "local"
     kills_cancelled = True
@@ -46,14 +49,19 @@ class LocalSandbox:
         self,
         config: ServerConfig | None = None,
         *,
-        defaults: Limits = DEFAULTS,
+        defaults: Limits | None = None,
         caps: Limits = CAPS,
         concurrency: int | None = None,
-        cache_mb: int = CACHE_MB,
+        cache_mb: int | None = None,
     ) -> None:
-        self.jails = Jails(config, caps=caps, concurrency=concurrency)
-        self._judging = Judging(self.jails, defaults, cache_mb * MB)
-        self._defaults = defaults
+        settings = SandboxSettings.load()
+        self.jails = Jails(
+            config or settings.config(), caps=caps,
+            concurrency=concurrency or settings.sandbox_concurrency,
+        )  # fmt: skip
+        self._defaults = defaults or settings.limits()
+        cache = settings.sandbox_cache_mb if cache_mb is None else cache_mb
+        self._judging = Judging(self.jails, self._defaults, cache * MB)
         self._starting = asyncio.Lock()
         self._started = False
 

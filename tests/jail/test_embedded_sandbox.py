@@ -22,6 +22,7 @@ from jail.errors import SandboxBroken, SandboxFailure, SandboxUnfit, SandboxUnre
 from jail.isolation import selftest
 from jail.judge.models import JudgeCase, JudgeRequest, JudgeResult
 from jail.judge.suite import Case, InlineSuite
+from jail.launch import ServerConfig
 from jail.models import CodeRequest, CodeResult
 from jail.sessions import CommandRequest, LocalSessions, SessionRequest, wire
 from jail.sessions.launch import hubs
@@ -371,3 +372,27 @@ def test_a_folder_that_others_may_write_to_is_refused(folder) -> None:
     folder.chmod(0o770)
     with pytest.raises(SettingError, match="others may write to"):
         SharedSandbox()
+
+
+def test_a_sandbox_that_names_nothing_is_as_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PENSTOCK_SANDBOX_LEVEL", "landlock")
+    monkeypatch.setenv("PENSTOCK_SANDBOX_PRELOAD", "json")
+    monkeypatch.setenv("PENSTOCK_SANDBOX_CONCURRENCY", "3")
+    jails = LocalSandbox().jails
+    assert (jails.level, jails.config.preload, jails.concurrency) == ("landlock", ("json",), 3)
+    jails = LocalSandbox(ServerConfig(level="ns"), concurrency=2).jails
+    assert (jails.level, jails.concurrency) == ("ns", 2)
+
+
+async def test_a_program_has_the_memory_that_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PENSTOCK_SANDBOX_MEMORY_MB", "96")
+    sandbox = LocalSandbox()
+    try:
+        result = await sandbox.run(CodeRequest(code="x = bytearray(400 << 20); print(len(x))"))
+    finally:
+        await sandbox.close()
+    assert not result.ok
