@@ -44,7 +44,7 @@ class Limits:
             if asked > cap:
                 raise LimitRefused(
                     f"limit {field.name} is {shown(asked)}, above this sandbox's cap of {cap}; "
-                    f"ask for less, or raise the cap where the sandbox is started"
+                    f"ask for less, or give `LocalSandbox` other `caps`"
                 )
         return self
 

@@ -37,7 +37,8 @@ class SandboxSettings(Settings):
         DEFAULTS.memory // MB,
         ge=1,
         le=CAPS.memory // MB,
-        description="Memory of one program with all its processes, in MB.",
+        description="Memory of one program with all its processes, in MB. A request may name"
+        " another, up to 8,192.",
     )
     sandbox_processes: int = Field(
         DEFAULTS.processes,
