@@ -28,12 +28,12 @@ _STEP_TOTALS = {
 _GATE_TOTALS = {
     "granted": "Permits granted.",
     "released": "Permits given back.",
-    "expired": "Permits whose lease ended without a renewal.",
+    "expired": "Permits whose lease ended without a renewal, or that were revoked.",
     "timeouts": "Waiters that gave up at their deadline.",
     "cancelled": "Waiters that were cancelled.",
     "dropped": "Waiters whose process died.",
     "readmitted": "Permits that re-registered after Redis had lost them.",
-    "lost": "Permits that Redis lost and that had no room when they came back.",
+    "lost": "Permits that Redis lost and that had no room when they came back; or revoked ones.",
 }
 _JOB_OUTCOMES = (
     "claimed", "finished", "masked", "failed", "stopped", "retried", "returned", "requeued",
