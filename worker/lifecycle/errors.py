@@ -38,6 +38,7 @@ class SandboxLost(SandboxFailure):
     """The sandbox is gone, and its state with it."""
 
     def __init__(self, name: str, why: str) -> None:
+        why = why.removesuffix(". Open a new one")  # a session of this machine says it too
         super().__init__(f"sandbox {name} is lost: {why}. Open a new one", reason="sandbox_lost")
 
 

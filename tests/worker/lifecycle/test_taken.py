@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from jail.errors import SandboxFailure
+from jail.sessions import SessionGone
 from tests.worker.lifecycle.conftest import gate_of, until
 from worker.lifecycle import SandboxLost
 from worker.lifecycle.box import Box
@@ -184,3 +185,10 @@ async def test_after_a_thread_that_could_not_start_the_next_one_beats(
     await until(lambda: renewals)
     assert renewals[0] == [("other", "2", BEAT_OFTEN)]
     life.keeper.drop(other)
+
+
+def test_a_lost_sandbox_says_its_remedy_once():
+    gone = SessionGone("no session 'a' lives on this machine. Open a new one")
+    said = str(SandboxLost("a", f"it died: {gone}"))
+    assert said.count("Open a new one") == 1
+    assert said.startswith("sandbox a is lost: it died: no session 'a' lives on this machine.")
