@@ -150,6 +150,13 @@ def _node(host: str, default_port: int) -> tuple[str, int]:
         raise _WrongPartError("a port in the URL is not a number from 1 to 65535")
     if not one.hostname:
         raise _WrongPartError("the URL names no host")
+    try:
+        one.hostname.encode("idna")  # as it is looked up
+    except UnicodeError:
+        raise _WrongPartError(
+            "no host can have the name in the URL: look for two dots in a row, or for more than "
+            "63 characters between dots"
+        ) from None
     return one.hostname, port
 
 
