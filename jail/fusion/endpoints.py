@@ -131,7 +131,7 @@ class Connections:
     """Connections, as many as there are calls at once. They belong to one event loop."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
-        self._headers = httpx.Headers(headers)
+        self._headers = httpx.Headers(headers, encoding="utf-8")  # a token may be any text
         self._tls = httpx.create_ssl_context()
         self._idle: defaultdict[str, deque[tuple[httpx.AsyncClient, float]]] = defaultdict(deque)
 

@@ -523,6 +523,13 @@ async def test_secrets_reach_the_server_and_no_log_and_no_message(fusion, caplog
         assert not any(secret in line for line in said + ours)
 
 
+async def test_a_token_of_any_text_reaches_the_server(fusion):
+    sandbox = SandboxFusion(fusion.url, headers={"Authorization": "Bearer clé"})
+    assert (await sandbox.run(CodeRequest(code="print(1)"))).ok
+    await sandbox.close()
+    assert fusion.headers[0]["authorization"].encode("latin-1") == "Bearer clé".encode()
+
+
 async def test_another_event_loop_is_told_to_make_its_own(fusion, sandbox):
     await sandbox.run(PROGRAM)
     refusals = []
