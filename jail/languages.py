@@ -193,7 +193,7 @@ def _public_type(code: str) -> str:
 
 def source(language: Language, code: str) -> bytes:
     """The code as its file has it."""
-    tagged = not language.opening or "<?php" in code or "<?=" in code
+    tagged = not language.opening or "<?=" in code or "<?php" in code.lower()
     return (code if tagged else language.opening + code).encode(errors="surrogatepass")
 
 

@@ -163,7 +163,7 @@ async def test_php_is_run_with_its_opening_tag_and_without(run: Run, opening: st
 
 def test_what_php_prints_around_its_tags_is_left_as_it_is() -> None:
     php = languages.LANGUAGES["php"]
-    for page in ("Sum: <?= 6 * 7 ?>", "<html><?php echo 1; ?></html>"):
+    for page in ("Sum: <?= 6 * 7 ?>", "<html><?php echo 1; ?></html>", "<?PHP echo 1;"):
         assert languages.source(php, page) == page.encode()
     assert languages.source(php, "echo 1;") == b"<?php\necho 1;"
     assert languages.source(languages.LANGUAGES["bash"], "echo 1;") == b"echo 1;"
