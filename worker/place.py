@@ -217,7 +217,7 @@ def place_of(
     if _REDIS.match(on):
         return OnQueue(_queue(on, queue, share, patience, when_paused))
     if on == HERE:
-        return InProcess()
+        return InProcess(at_once=at_once)
     from jail.fusion.endpoints import run_code_url  # brings an HTTP client
 
     try:

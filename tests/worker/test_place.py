@@ -11,7 +11,7 @@ from jail import LocalSandbox
 from jail.errors import RequestRefused
 from jail.judge.formats import Cases
 from jail.judge.models import JudgeCase
-from jail.models import CodeRequest
+from jail.models import CodeRequest, CodeResult, CommandResult
 from tests.harness.servers import free_port, url_of
 from tests.worker.concurrent.crew import at_work
 from tests.worker.scripted_answers import Answer
@@ -145,6 +145,30 @@ class Broken:
         raise SandboxBroken("a fuse", reason="fuse")
 
     judge = run
+
+
+class Counting:
+    """A sandbox that only runs programs. It counts how many it runs side by side."""
+
+    name, languages = "counting", frozenset({"python"})
+    running = peak = 0
+
+    async def run(self, request: CodeRequest) -> CodeResult:
+        self.running += 1
+        self.peak = max(self.peak, self.running)
+        await asyncio.sleep(0)
+        self.running -= 1
+        ran = CommandResult(status="Finished", return_code=0, stdout="9\n")
+        return CodeResult(status="Success", run_result=ran)
+
+
+@pytest.mark.parametrize("on", [HERE, "http://sandbox:8080"])
+async def test_as_many_cases_are_run_at_once_as_is_said(on: str, monkeypatch) -> None:
+    counting = Counting()
+    monkeypatch.setattr(InProcess, "sandbox", lambda place: counting)
+    cases = Cases([JudgeCase(input="3", expected="9")] * 5)
+    assert (await place_of(on, at_once=1).judge(SQUARE, cases, {})).verdicts == "PPPPP"
+    assert counting.peak == 1
 
 
 async def test_a_time_that_is_over_is_our_failure() -> None:
