@@ -49,6 +49,11 @@ def main() -> int:
     names = [*given.runs.split(","), *(("ahead", "ahead-killed") if given.asynchronous else ())]
     if unknown := [name for name in names if name not in RUNS]:
         options.error(f"--runs: there is no run {unknown[0]!r}; there are {', '.join(RUNS)}")
+    for name in ("steps", "seeds"):
+        if (number := getattr(given, name)) < 1:
+            options.error(f"--{name}: must be 1 or more, not {number}")
+    if given.picture and not given.picture.parent.is_dir():
+        options.error(f"--picture: there is no folder {given.picture.parent}")
     folder = given.folder or Path(tempfile.mkdtemp(prefix="unbothered-"))
     for ended in folder.glob("seed-*/*/ended.json"):
         steps = json.loads((ended.parent / "run.json").read_text())["steps"]

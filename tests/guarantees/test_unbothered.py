@@ -211,6 +211,9 @@ def test_a_run_takes_no_setting_of_another_fleet(monkeypatch: pytest.MonkeyPatch
     ("options", "said"),
     [
         (["--runs", "bare,unheard"], "there is no run 'unheard'"),
+        (["--runs", "bare", "--steps", "0"], "--steps: must be 1 or more, not 0"),
+        (["--runs", "bare", "--seeds", "0"], "--seeds: must be 1 or more, not 0"),
+        (["--picture", "/nowhere/curves.svg"], "--picture: there is no folder /nowhere"),
         (["--runs", "bare", "--steps", "2"], "seed-1/bare ended after 1 steps, not 2"),
     ],
 )
