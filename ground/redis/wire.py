@@ -110,6 +110,8 @@ class Wire:
             unsent = unsent[taken:]
             new = self.received()
             replies += new
+            if new and isinstance(new[-1], ConnectionError):
+                raise new[-1]  # it hangs up now, and says why
             if not (taken or new or self.wait(timeout, for_room=bool(unsent))):
                 raise TimeoutError(f"no reply within {timeout:g} s")
         return replies

@@ -308,6 +308,14 @@ def test_a_password_that_the_server_does_not_have_is_a_refusal_to_authenticate(p
         dial(parse_redis_url(url), 5.0, Wire)
 
 
+def test_a_server_that_hangs_up_says_why(private_redis):
+    server = private_redis(aof=False)
+    with opened(server.target) as client:
+        client.config_set("maxclients", 1)
+        with pytest.raises(ConnectionError, match="max number of clients reached"):
+            dial(parse_redis_url(f"{server.url}?client_name=me"), 5.0, Wire)
+
+
 def test_certificates_may_be_left_unchecked_by_the_number_of_that():
     target = replace(parse_redis_url("rediss://127.0.0.1:1"), options={"ssl_cert_reqs": CERT_NONE})
     assert not _context(target).check_hostname
