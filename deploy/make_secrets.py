@@ -6,6 +6,7 @@
 import os
 import secrets
 from pathlib import Path
+from urllib.parse import quote
 
 FOLDER, ENVIRONMENT = Path("secrets"), Path(".env")
 WHERE = "PENSTOCK_SECRETS="
@@ -21,7 +22,7 @@ def main() -> None:
     for name in TOKENS:
         _once(name, secrets.token_urlsafe(24))
     password = (FOLDER / "redis_password").read_text().strip()
-    _once("redis_url", f"redis://default:{password}@redis:6379/0")
+    _once("redis_url", f"redis://default:{quote(password, safe='')}@redis:6379/0")
     said = ENVIRONMENT.read_text() if ENVIRONMENT.exists() else ""
     if not any(line.startswith(WHERE) for line in said.splitlines()):
         lines = [*said.splitlines(), f"{WHERE}./{FOLDER}"]

@@ -23,6 +23,7 @@ import pytest
 import yaml
 
 from docs.tools import reference
+from ground.redis.url import parse_redis_url
 from ground.server.binary import bundled_server
 from ground.settings import variables
 from penstock.cli import COMMANDS
@@ -190,6 +191,14 @@ def test_compose_says_to_make_the_secrets_and_finds_them_then(tmp_path: Path) ->
     ]  # fmt: skip
     for secret in COMPOSE["secrets"].values():
         assert (tmp_path / "secrets" / secret["file"].rpartition("/")[2]).read_text().strip()
+
+
+def test_a_password_of_ones_own_is_in_the_url(tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets/redis_password").write_text("aB+/x@=\n")
+    subprocess.run([sys.executable, ROOT / "deploy" / "make_secrets.py"], cwd=tmp_path, check=True)
+    target = parse_redis_url((tmp_path / "secrets/redis_url").read_text())
+    assert target.options == {"username": "default", "password": "aB+/x@="}
 
 
 def test_the_images_user_can_read_the_secrets_whatever_the_umask(tmp_path: Path) -> None:
