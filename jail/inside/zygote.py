@@ -124,6 +124,9 @@ def warm(config: dict[str, Any]) -> dict[str, Any]:
             importlib.import_module(name)
         except (Exception, SystemExit) as problem:  # noqa: BLE001  the module's own code ran
             raise ImportError(f"PENSTOCK_SANDBOX_PRELOAD names {name!r}: {problem}") from None
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # what a module printed would be in each program's output
+    syscalls.flush_files()
     os.environ.clear()  # after the imports: some read there how many threads to start
     if len(os.listdir("/proc/self/task")) > 1:
         raise RuntimeError(f"importing {config['preload']} started threads, which forks would lack")

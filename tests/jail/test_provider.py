@@ -109,6 +109,14 @@ async def test_preloaded_modules_are_there_at_once() -> None:
     assert result.stdout == "True\n"
 
 
+async def test_what_a_preloaded_module_prints_is_no_programs_output() -> None:
+    sandbox = LocalSandbox(ServerConfig(preload=("this",)))
+    try:
+        assert (await sandbox.run(CodeRequest(code="print(1)"))).stdout == "1\n"
+    finally:
+        await sandbox.close()
+
+
 async def test_an_interpreter_that_was_found_by_another_folder_runs_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
