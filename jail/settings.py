@@ -76,6 +76,8 @@ class SandboxSettings(Settings):
     def _paths_are_absolute(cls, paths: str | None) -> str | None:
         if relative := [path for path in _names(paths) if not path.startswith("/")]:
             raise ValueError(f"paths must be absolute, not {relative[0]!r}")
+        if "/" in map(os.path.realpath, _names(paths)):
+            raise ValueError("/ as a whole cannot be shown; name folders in it")
         if missing := [path for path in _names(paths) if not os.path.exists(path)]:
             raise ValueError(f"there is no {missing[0]}")
         return paths

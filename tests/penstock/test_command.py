@@ -363,6 +363,7 @@ def test_a_server_binary_that_is_something_else_is_named(scratch: Path) -> None:
         ({"PENSTOCK_SANDBOX": "fusion"}, "PENSTOCK_SANDBOX_FUSION_URL: is not set"),
         ({"PENSTOCK_SANDBOX_FUSION_URL": "host:1"}, "PENSTOCK_SANDBOX_FUSION_URL: must look like"),
         ({"PENSTOCK_SANDBOX_EXPOSE": "/no/such"}, "PENSTOCK_SANDBOX_EXPOSE: there is no /no/such"),
+        ({"PENSTOCK_SANDBOX_EXPOSE": "/srv,/"}, "PENSTOCK_SANDBOX_EXPOSE: / as a whole cannot be"),
         ({"PENSTOCK_SANDBOX_PYTHON": "/no/such"}, "PENSTOCK_SANDBOX_PYTHON: names no file that"),
     ],
 )
