@@ -7,6 +7,8 @@ process would be the program's to do.
 
 import logging
 import os
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -102,9 +104,15 @@ def version() -> str:
 
 
 def flush(seconds: float) -> None:
+    """Wait so long, and no longer: the SDK's own provider waits for as long as its exporter
+    tries."""
+    ends = time.monotonic() + seconds
     for provider in _providers:
         if hasattr(provider, "force_flush"):
-            provider.force_flush(int(seconds * 1000))
+            given = (int(seconds * 1000),)
+            sending = threading.Thread(target=provider.force_flush, args=given, daemon=True)
+            sending.start()
+            sending.join(max(0.0, ends - time.monotonic()))
 
 
 @contextmanager

@@ -5,12 +5,14 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 
 from ground import logs, tracing
-from ground.tracing import spans
+from ground.tracing import sdk, spans
 from ground.tracing.asked import asked
 from ground.tracing.spans import OFF
 from tests.harness.traces import recorded
@@ -99,6 +101,28 @@ def test_log_lines_carry_the_ids_of_the_trace_and_the_span() -> None:
         logs._stamp(record)
     line = json.loads(logs._JsonLines().format(record))
     assert span.traceparent.startswith(f"00-{line['trace_id']}-{line['span_id']}-")
+
+
+def test_spans_are_sent_within_the_time_that_is_given(monkeypatch) -> None:
+    """The SDK's provider waits for as long as its exporter tries, which takes longer."""
+    monkeypatch.setattr(sdk, "_providers", [])
+    over, flushed = threading.Event(), threading.Event()
+
+    class Provider(TracerProvider):
+        def force_flush(self, timeout_millis: int = 30_000) -> bool:
+            over.wait(5)
+            flushed.set()
+            return True
+
+    tracing.use(Provider(shutdown_on_exit=False))
+    try:
+        tracing.flush(0.01)
+        assert not flushed.is_set()
+        over.set()
+        tracing.flush(60)
+        assert flushed.is_set()
+    finally:
+        tracing.use(None)
 
 
 def test_what_is_asked_for_and_not_installed_is_a_warning(monkeypatch, caplog) -> None:
