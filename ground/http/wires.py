@@ -132,7 +132,7 @@ class Wire:
             self.begun = True
             try:
                 parser.feed_data(data)
-            except httptools.HttpParserError as odd:
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade) as odd:
                 raise Cut(f"this is no HTTP: {odd!r}") from None
             if self._headed and method == "HEAD":
                 self.lasting, self._whole = False, True

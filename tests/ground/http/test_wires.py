@@ -146,8 +146,12 @@ async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
     assert found == [1, 1]
 
 
-async def test_what_is_no_http_is_refused() -> None:
-    async with served(b"SSH-2.0-x\r\n") as (wires, url, _):
+@pytest.mark.parametrize(
+    "answer",
+    [b"SSH-2.0-x\r\n", b"HTTP/1.1 101 Other\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"],
+)
+async def test_what_is_no_http_is_refused(answer: bytes) -> None:
+    async with served(answer) as (wires, url, _):
         with pytest.raises(Cut, match="no HTTP"):
             await asked(wires, url)
 
