@@ -214,7 +214,10 @@ def _fake_options(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _carried(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in kwargs.items() if k in _CARRIED and v is not None}
+    carried = {k: v for k, v in kwargs.items() if k in _CARRIED and v is not None}
+    if kwargs.get("ssl_cert_reqs", "") is None:  # which redis-py takes for this, and not for unset
+        carried["ssl_cert_reqs"] = "none"
+    return carried
 
 
 def _address(target: RedisTarget) -> dict[str, Any]:

@@ -316,6 +316,16 @@ def test_a_server_that_hangs_up_says_why(private_redis):
             dial(parse_redis_url(f"{server.url}?client_name=me"), 5.0, Wire)
 
 
+@pytest.mark.parametrize("kind", [redis_py.Redis, redis_py.asyncio.Redis])
+def test_a_client_that_checks_no_certificate_is_followed_in_that(kind):
+    for client in (
+        kind(ssl=True, ssl_cert_reqs=None),
+        kind.from_url("rediss://host", ssl_cert_reqs=None),
+    ):
+        assert _context(target_of(client)).verify_mode == CERT_NONE
+    assert target_of(kind()).options == {}
+
+
 def test_certificates_may_be_left_unchecked_by_the_number_of_that():
     target = replace(parse_redis_url("rediss://127.0.0.1:1"), options={"ssl_cert_reqs": CERT_NONE})
     assert not _context(target).check_hostname
