@@ -134,7 +134,8 @@ class WorkerSettings(Settings):
         """How many ends without an outcome open it, of how many ends; None: there is none."""
         if not self.breaker_last:
             return None
-        return math.ceil(self.breaker_share * self.breaker_last), self.breaker_last
+        need = math.ceil(round(self.breaker_share * self.breaker_last, 9))  # 0.55 of 100 is 55
+        return need, self.breaker_last
 
     @property
     def of_stock_worker(self) -> "WorkerSettings":

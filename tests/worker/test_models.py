@@ -20,6 +20,7 @@ from jail.models import (
     kind_of_end,
     truncate,
 )
+from worker.settings import WorkerSettings
 
 HELLO = base64.b64encode(b"hello").decode()
 FINE = CommandResult(status="Finished", return_code=0)
@@ -285,3 +286,9 @@ except SettingError as refused:
 """
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("True False\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(("share", "last", "need"), [(0.55, 100, 55), (0.5, 64, 32), (0.5, 5, 3)])
+def test_a_breaker_opens_at_its_share_of_the_last_ends(share: float, last: int, need: int) -> None:
+    settings = WorkerSettings(breaker_share=share, breaker_last=last)
+    assert settings.breaker == (need, last)
