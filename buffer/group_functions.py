@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -45,7 +46,11 @@ def naming_itself(function: Callable[..., T], name: str, task: str) -> Callable[
 
     def call(*arguments: Any) -> T:
         try:
-            return function(*arguments)
+            said = function(*arguments)
+            if inspect.iscoroutine(said):  # true, as a verdict
+                said.close()
+                raise TypeError("it is async; group functions are plain functions")
+            return said
         except BaseException as failure:  # in its own thread nobody else can have meant it
             raise FunctionFailed(f"{name} of {task}: {reason_of(failure)}") from failure
 

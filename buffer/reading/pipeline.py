@@ -6,7 +6,6 @@ it is quarantined with the reason.
 """
 
 import asyncio
-import inspect
 import json
 import logging
 import math
@@ -206,10 +205,7 @@ def _guarded(step: Callable[..., Handling], *group: Any) -> Handling:
 
 
 def _items(group: Any, function: str) -> list[Item]:
-    """The items of what a custom function returned; a coroutine or the like is nonsense."""
-    if inspect.iscoroutine(group):
-        group.close()
-        raise TypeError(f"{function} is async; group functions are plain functions")
+    """The items of what a custom function returned."""
     if not isinstance(group, tuple | list) or len(group) != 2:
         raise TypeError(f"{function} returned {type(group).__name__}, not (instance_id, items)")
     items = list(group[1])

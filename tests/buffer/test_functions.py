@@ -81,6 +81,22 @@ async def test_a_function_harms_the_group_it_fails_on_alone(
         assert (found.instance_id, bool(found.reason)) == ("bad", True)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["is_valid_group", "filter_item", "normalize_group_data", "pad_group_data", "transform_group"],
+)
+async def test_an_async_function_is_refused_by_its_name(make: Make, name: str) -> None:
+    async def step(*given: Any) -> Any: ...
+
+    bench = make(functions=GroupFunctions(**{name: step}))
+    await bench.fill("a", [1, 0, 1, 0])
+    assert await bench.buffer.take() is None
+    (found,) = await bench.buffer.catalog.quarantined()
+    assert found.reason == (
+        f"{name} of math: TypeError: it is async; group functions are plain functions"
+    )
+
+
 async def test_functions_that_all_run_out_of_time_do_not_outlast_the_lease(make: Make) -> None:
     functions = GroupFunctions(filter_item=lambda *_: time.sleep(60))
     bench = make(functions=functions, function_timeout=0.3, lease=2)
