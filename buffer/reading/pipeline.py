@@ -190,6 +190,8 @@ class Pipeline:
         """Whether a group is valid, and finished. Its function may return v0's (valid, finished) or
         v1's single bool."""
         said = self._is_valid(group, self.config.finish_at or 1, self.task)
+        if hasattr(said, "tolist"):
+            said = said.tolist()  # numpy's and torch's bools are none of Python's
         if isinstance(said, tuple | list) and len(said) == 2:
             return bool(said[0]), bool(said[1] or said[0])
         if isinstance(said, bool):

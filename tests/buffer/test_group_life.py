@@ -840,6 +840,15 @@ async def test_both_return_types_of_is_valid_group_work(make: Make) -> None:
     assert batch.finished_groups == ["b"]
 
 
+@pytest.mark.parametrize("said", [True, [True, True]])
+async def test_is_valid_group_may_answer_in_numpys_types(make: Make, said: Any) -> None:
+    bench = make(functions=GroupFunctions(is_valid_group=lambda *_: Tensor(said)))
+    await bench.fill("a", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == ["a"]
+
+
 async def test_v1s_transform_group_replaces_the_three_last_steps(make: Make) -> None:
     def transform(group: Any, task: str) -> Any:
         return group[0], [found | {"reward": 7} for found in group[1]]
