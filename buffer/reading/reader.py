@@ -137,13 +137,14 @@ class Reader:
             if not gids:
                 return
             ids, raw = await self._raw.instance_ids(gids), await self._raw.items(gids)
+            sizes = [len(items) for items in raw]  # the function may change the lists
             verdicts = await pipeline.judge(list(zip(ids, raw, strict=True)))
             args: list[Any] = []
-            for gid, items, verdict in zip(gids, raw, verdicts, strict=True):
+            for gid, size, verdict in zip(gids, sizes, verdicts, strict=True):
                 if verdict.fate == "unasked":
                     continue
                 word = "valid" if verdict.fate == "delivered" else verdict.fate
-                args += [gid, len(items), word, verdict.reason]
+                args += [gid, size, word, verdict.reason]
                 ready += word == "valid"
             held = await self._task.call("judge", *args)
             if len(args) < 4 * len(gids):

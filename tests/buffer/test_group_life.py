@@ -840,6 +840,16 @@ async def test_both_return_types_of_is_valid_group_work(make: Make) -> None:
     assert batch.finished_groups == ["b"]
 
 
+async def test_a_validity_that_shortens_its_list_is_heard(make: Make) -> None:
+    def is_valid(group: Any, size: int, task: str) -> bool:
+        group[1][:] = [one for one in group[1] if one["reward"] >= 0]
+        return len(group[1]) >= 2
+
+    bench = make(functions=GroupFunctions(is_valid_group=is_valid))
+    await bench.fill("a", [-1, 1, 0])
+    assert await bench.buffer.available() == 1
+
+
 @pytest.mark.parametrize("said", [True, [True, True]])
 async def test_is_valid_group_may_answer_in_numpys_types(make: Make, said: Any) -> None:
     bench = make(functions=GroupFunctions(is_valid_group=lambda *_: Tensor(said)))
