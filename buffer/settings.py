@@ -188,13 +188,16 @@ class TaskConfig(BaseModel):
                 f"max_buffer_size {self.max_buffer_size} has no room for one group "
                 f"of group_size {self.group_size}"
             )
+        return self
+
+    def warn(self) -> None:
+        """Log what is allowed and seldom meant."""
         if self.min_valid_item_size_ratio <= 0.5:
             log.warning(
                 "min_valid_item_size_ratio should be greater than 0.5: a group padded from "
                 "half or less is mostly copies",
                 extra={"min_valid_item_size_ratio": self.min_valid_item_size_ratio},
             )
-        return self
 
     @property
     def finish_at(self) -> int:

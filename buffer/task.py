@@ -194,7 +194,7 @@ class Task:
         """The settings in force; our own are written only if there are none."""
         flat = await self._stored()
         if not flat and self.wanted is not None:
-            flat = await self._configure(0, self._pairs(await self._bounded(self.wanted)))
+            flat = await self._configure(0, await self._pairs(self.wanted))
         if not flat:
             raise UnknownTask(self.name, self.run)
         before, self._config = self._config, TaskConfig.from_redis(flat)
@@ -206,7 +206,7 @@ class Task:
     async def enforce(self, config: TaskConfig, asked: dict[str, Any] | None = None) -> None:
         """Put these settings in force for everyone; `asked` are those that later starts keep."""
         self.wanted = config
-        pairs = self._pairs(await self._bounded(config))
+        pairs = await self._pairs(config)
         if asked is not None:
             pairs += ["asked", json.dumps(asked)]
         await self._configure(1, pairs)
@@ -244,8 +244,9 @@ class Task:
         args = [enforce, *pairs]
         return list(await self.link.run(_script("configure"), [self.root], args))
 
-    def _pairs(self, config: TaskConfig) -> list[str | int | float]:
-        return config.to_redis(
+    async def _pairs(self, config: TaskConfig) -> list[str | int | float]:
+        config.warn()  # here, and not in each read of what is stored
+        return (await self._bounded(config)).to_redis(
             custom=self.functions.is_valid_group is not None,
             custom_meta=self.functions.get_group_data_meta_info is not None,
             pads=self.functions.transform_group is not None,

@@ -163,12 +163,16 @@ def test_a_rollout_has_ten_epochs_and_a_hundred_processes(monkeypatch: pytest.Mo
     assert (made["num_epoch"], made["num_process"]) == (10, 100)
 
 
-@pytest.mark.parametrize(("ratio", "warned"), [(0.5, True), (0.51, False)])
-def test_a_ratio_that_pads_from_half_warns(
-    ratio: float, warned: bool, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("ratio", "warned"), [(0.5, 1), (0.51, 0)])
+async def test_a_ratio_that_pads_from_half_warns_once(
+    make: Make, ratio: float, warned: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    TaskConfig(group_size=8, min_valid_item_size_ratio=ratio)
-    assert any("greater than 0.5" in line for line in caplog.messages) == warned
+    bench = make(min_valid_item_size_ratio=ratio)
+    for _ in range(3):
+        assert await bench.buffer.take() is None
+    assert sum("greater than 0.5" in line for line in caplog.messages) == warned
+    await bench.buffer.configure(TaskConfig(group_size=8, min_valid_item_size_ratio=ratio))
+    assert sum("greater than 0.5" in line for line in caplog.messages) == 2 * warned
 
 
 async def test_a_read_that_is_cancelled_gives_its_groups_back(make: Make) -> None:
