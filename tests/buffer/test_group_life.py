@@ -1268,10 +1268,13 @@ async def test_what_comes_out_invalid_takes_no_bytes_of_a_batch(make: Make) -> N
     assert [name for name, _ in batch.groups] == ["g1", "g3"]
 
 
-async def test_every_delivered_batch_is_dumped(redis: ground.Client, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["\u00e9", "\ud83d"])
+async def test_every_delivered_batch_is_dumped(
+    redis: ground.Client, tmp_path: Path, text: str
+) -> None:
     settings = BufferSettings(dump_rollouts=tmp_path / "dumped")
     buffer = RolloutBuffer(redis, "math", TaskConfig(group_size=2), settings=settings)
-    await buffer.write_many([item("a", f"u{n}", n) for n in range(2)])
+    await buffer.write_many([item("a", f"u{n}", n, answer=text) for n in range(2)])
     batch = await buffer.take()
     assert batch is not None
     (file,) = (tmp_path / "dumped").iterdir()
