@@ -7,6 +7,7 @@ as discarded, or is in quarantine with a reason.
 import asyncio
 import contextlib
 import functools
+import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from buffer.versions.publishing import Published, Publishing, Versions
 from buffer.versions.slots import Slot, Slots, Wish
 from buffer.writer import Outcome, Writer
 from ground import tracing
+from ground.numbers import check_number
 from ground.process import LoopThread
 from ground.redis.connect import AnyRedis
 from ground.settings import GroundSettings
@@ -292,6 +294,8 @@ class RolloutBuffer:
         for least, what in ((groups, "group"), (max_bytes, "byte")):
             if least is not None and least < 1:
                 raise ValueError(f"take at least 1 {what}, not {least}")
+        if lease is not None:
+            check_number("lease", lease, above=True)
         await self.check_take(groups)
         taking = self._reader.take(
             groups, wait=wait, lease=lease, implicit=implicit, max_bytes=max_bytes
@@ -337,7 +341,8 @@ class RolloutBuffer:
 
     async def extend(self, batch: Batch | str, seconds: float) -> None:
         """Lease the batch for that long from now."""
-        await self._extend(_receipt(batch), int(seconds * 1000), handed=0)
+        check_number("seconds", seconds, above=True)
+        await self._extend(_receipt(batch), math.ceil(seconds * 1000), handed=0)
 
     async def handed(self, batch: Batch | str) -> None:
         """The batch arrived in full at a reader that cannot acknowledge."""

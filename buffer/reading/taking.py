@@ -7,6 +7,7 @@ way. Those whose turn did not come go back. What is sealed is handed out.
 import asyncio
 import json
 import logging
+import math
 import uuid
 from collections import Counter
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class Taking:
         self._task = task
         self._raw = raw
         self._pipeline = pipeline
-        self._lease_ms = int(lease * 1000)
+        self._lease_ms = math.ceil(lease * 1000)
         self._implicit = implicit
         self._room = max_bytes  # that is left, as items are stored
         self._receipt = uuid.uuid4().hex

@@ -259,6 +259,18 @@ async def test_an_extended_lease_outlives_its_first_end(bench: Bench) -> None:
     await bench.buffer.ack(batch)
 
 
+@pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, True])
+async def test_a_lease_that_cannot_be_is_refused(bench: Bench, seconds: float) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    with pytest.raises(ground.SettingError, match="lease: must be above 0 seconds"):
+        await bench.buffer.take(lease=seconds)
+    batch = await bench.buffer.take()
+    assert batch is not None
+    with pytest.raises(ground.SettingError, match="seconds: must be above 0 seconds"):
+        await bench.buffer.extend(batch, seconds)
+    await bench.buffer.ack(batch)
+
+
 async def test_a_batch_can_be_fetched_again_by_its_receipt(bench: Bench) -> None:
     await bench.fill("a", [1, 0, 1, 0])
     batch = await bench.buffer.take()
