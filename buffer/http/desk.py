@@ -20,7 +20,7 @@ from buffer.http.answers import Refused, integer
 from buffer.link import Link
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import BufferSettings, TaskConfig
-from buffer.task import enter_started, listed_tasks, tidied_tasks
+from buffer.task import enter, enter_started, listed_tasks, tidied_tasks
 from ground import PenstockError
 from ground.complaint import Complaint
 from ground.redis.url import RedisTarget
@@ -67,15 +67,27 @@ class Desk:
         config = self.config_of({"num_repeat_per_sample": self.settings.buffer_group_size})
         return await self.start(_FIRST_TASK, config)
 
-    async def start(
-        self, task: str, config: TaskConfig, asked: dict[str, Any] | None = None
-    ) -> RolloutBuffer:
+    async def start(self, task: str, config: TaskConfig) -> RolloutBuffer:
         """Put a task's settings in force, and let it be the current one."""
-        self.rediscover()
-        buffer = self._buffers[task] = self._make(task)
-        await (buffer.begin(config) if asked is None else buffer.configure(config, asked))
+        buffer = self._renewed(task)
+        await buffer.begin(config)
         await enter_started(self.link, self.run, task)
         self._current = (time.monotonic(), task)
+        return buffer
+
+    async def configure(
+        self, task: str, config: TaskConfig, asked: dict[str, Any]
+    ) -> RolloutBuffer:
+        """Put settings in force that later rollouts keep. The current task stays the current one:
+        its trainer may name none in its URL."""
+        buffer = self._renewed(task)
+        await buffer.configure(config, asked)
+        await enter(self.link, self.run, task)
+        return buffer
+
+    def _renewed(self, task: str) -> RolloutBuffer:
+        self.rediscover()
+        buffer = self._buffers[task] = self._make(task)
         return buffer
 
     async def tasks(self) -> list[str]:

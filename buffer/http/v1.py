@@ -91,7 +91,7 @@ async def configure(desk: Serving, task: Task, config: TaskConfig) -> dict[str, 
     """
     _check(task)
     asked = config.model_dump(exclude_unset=True)
-    buffer = await desk.start(task, desk.config_of(asked), asked)
+    buffer = await desk.configure(task, desk.config_of(asked), asked)
     return (await buffer.config()).model_dump()
 
 

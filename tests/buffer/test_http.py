@@ -430,6 +430,17 @@ async def test_settings_that_a_library_gave_hold_for_rollouts_too(
         assert (found["group_size"], found["dialect"]) == (4, "v1")
 
 
+async def test_settings_for_another_task_turn_no_trainer_away_from_its_own(
+    redis: ground.Client,
+) -> None:
+    async with served(redis) as client:
+        await start(client)
+        await fill(client, "a", [1, 1, 0, 0])
+        await client.put("/v1/tasks/code", json={"group_size": 2})
+        assert (await client.get("/v1/tasks")).json() == {"tasks": ["code", "outside"]}
+        assert (await read(client))["data"]["meta_info"]["finished_groups"] == ["a"]
+
+
 async def test_a_misspelt_field_is_refused(redis: ground.Client) -> None:
     async with served(redis) as client:
         at = "/v1/tasks/native"
