@@ -168,7 +168,8 @@ class Slots:
     async def renew(self, slots: Sequence[tuple[str, str]]) -> tuple[int, list[int]]:
         """The version, and for each slot: 0 it continues, 1 late, 2 lost."""
         version, states = -1, []
-        for some in chunks([part for slot in slots for part in slot], 2 * _MOST):
+        parts = [part for slot in slots for part in slot]
+        for some in chunks(parts, 2 * _MOST) if parts else [[]]:  # the version is told to all
             reply = await self._task.call("renew_slots", *some)
             version, self.version, self.lease = int(reply[0]), int(reply[0]), int(reply[1]) / 1000
             states += [int(state) for state in reply[2:]]

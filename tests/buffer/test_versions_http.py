@@ -59,6 +59,8 @@ async def test_a_generator_and_a_trainer_meet_over_http(client: httpx.AsyncClien
     assert (await publish(client, 12, saved=11)) == {
         "version": 12, "line": 1, "stale": 0, "returned": 0, "gone": 0
     }  # fmt: skip
+    nothing = await said(client.post(f"{AT}/slots/renew", json={"slots": []}))
+    assert nothing == {"version": 12, "lease": 60.0, "late": [], "lost": []}
     late = await said(client.post(f"{AT}/slots/renew", json={"slots": held[1:2]}))
     assert late == {"version": 12, "lease": 60.0, "late": [held[1]["id"]], "lost": []}
     now = await said(client.get(f"{AT}/versions"))
