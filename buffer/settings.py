@@ -178,8 +178,9 @@ class TaskConfig(BaseModel):
             return cls(**given)
         except ValidationError as refusal:
             name, problem = first_problem(refusal, "settings")
-            got = refusal.errors()[0]["input"]
-            raise SettingError(name, f"{problem} (got {got!r})") from None
+            first = refusal.errors()[0]
+            got = f" (got {first['input']!r})" if first["loc"] else ""  # else all of them
+            raise SettingError(name, f"{problem}{got}") from None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -306,6 +306,14 @@ async def test_a_start_that_cannot_work_is_refused_with_its_reason(
         assert reason in answer.json()["message"]
 
 
+async def test_settings_that_do_not_go_together_are_named_alone(redis: ground.Client) -> None:
+    async with served(redis) as client:
+        answer = await client.post("/start_rollout", json={**START, "max_buffer_size": 3})
+        assert answer.json()["message"] == (
+            "settings: max_buffer_size 3 has no room for one group of group_size 4"
+        )
+
+
 @pytest.mark.parametrize("name", ["task_type", "num_repeat_per_sample"])
 async def test_a_start_without_a_name_it_needs_is_told_which(
     redis: ground.Client, name: str
