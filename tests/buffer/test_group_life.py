@@ -259,6 +259,18 @@ async def test_an_extended_lease_outlives_its_first_end(bench: Bench) -> None:
     await bench.buffer.ack(batch)
 
 
+@pytest.mark.parametrize("functions", [None, GroupFunctions(is_valid_group=lambda *_: False)])
+async def test_an_open_group_lives_as_long_as_a_longer_timeout(
+    make: Make, functions: GroupFunctions | None
+) -> None:
+    bench = make(functions=functions, group_timeout_seconds=10)
+    await bench.fill("a", [1])
+    week = 7 * 86_400
+    await bench.buffer.configure(TaskConfig(group_size=4, group_timeout_seconds=week))
+    assert week < bench.redis.ttl(bench.key("group:a:0")) <= week + 86_400
+    assert bench.redis.ttl(bench.key("group:a:0:meta")) > bench.redis.ttl(bench.key("group:a:0"))
+
+
 @pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, True])
 async def test_a_lease_that_cannot_be_is_refused(bench: Bench, seconds: float) -> None:
     await bench.fill("a", [1, 0, 1, 0])
