@@ -120,6 +120,8 @@ class Slots:
         the repeat's, or end by their leases."""
         if n < 1:
             raise ValueError(f"admit at least 1 group, not {n}")
+        if isinstance(wishes, str):  # a sequence too, of letters
+            raise TypeError(f"instances is a list of ids, such as [{wishes!r:.100}]")
         ask, before = named or uuid.uuid4().hex, cancellations()
         deadline = deadline_in(wait)
         try:

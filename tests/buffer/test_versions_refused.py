@@ -46,6 +46,12 @@ async def test_a_slot_is_for_a_round_from_0_up(bench: Bench, number: Any) -> Non
     assert (await bench.buffer.versions()).outstanding == {}
 
 
+async def test_one_id_is_no_list_of_ids(bench: Bench) -> None:
+    with pytest.raises(TypeError, match=r"instances is a list of ids, such as \['slow'\]"):
+        await bench.buffer.admit(1, instances="slow")
+    assert (await bench.buffer.versions()).outstanding == {}
+
+
 async def test_a_slot_whose_parking_was_refused_is_still_renewed(bench: Bench) -> None:
     (slot,) = await bench.buffer.admit(1, instances=["a"])
     with pytest.raises(ItemRefused, match="needs a uid"):
