@@ -147,7 +147,7 @@ def instance_key(instance_id: object) -> str:
     """The name of an instance in keys: 7 and "7" are one instance."""
     if isinstance(instance_id, bool) or not isinstance(instance_id, str | int):
         raise ItemRefused("instance_id must be a string or an integer")
-    key = str(instance_id)
+    key = _name(instance_id)
     if not key:
         raise ItemRefused("instance_id is empty")
     _utf8(key, "instance_id")
@@ -226,10 +226,16 @@ def _with_uid(item: dict[str, Any], text: str) -> tuple[dict[str, Any], str, str
         return item, uid, _encoded(item)
     if isinstance(uid, bool) or not isinstance(uid, str | int):
         raise ItemRefused("uid must be a string or an integer")
-    _utf8(str(uid), "uid")
-    if len(str(uid)) > LONGEST_ID:
+    name = _name(uid)
+    _utf8(name, "uid")
+    if len(name) > LONGEST_ID:
         raise ItemRefused(f"uid is longer than {LONGEST_ID} characters")
-    return item, str(uid), text
+    return item, name, text
+
+
+def _name(value: str | int) -> str:
+    """A string or an integer as JSON has it. The text of a member of an `Enum` is another one."""
+    return str.__str__(value) if isinstance(value, str) else int.__repr__(value)
 
 
 def _reward(item: dict[str, Any]) -> str:

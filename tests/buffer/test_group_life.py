@@ -5,6 +5,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -1238,6 +1239,17 @@ async def test_odd_ids_come_back_as_they_were(bench: Bench, name: str | int) -> 
     assert {found["instance_id"] for found in batch.items} == {name}
     assert {found["uid"] for found in batch.items} == {f"{name}{n}" for n in range(4)}
     await bench.buffer.ack(batch)
+
+
+class _Problem(str, Enum):  # noqa: UP042 - as programs of before StrEnum have it
+    FIRST = "first"
+
+
+async def test_a_member_of_an_enum_is_the_id_that_json_makes_of_it(bench: Bench) -> None:
+    assert await bench.buffer.write(item(_Problem.FIRST, _Problem.FIRST)) == "stored"
+    assert await bench.buffer.write(item("first", "first")) == "repeated"
+    (found,) = await bench.buffer.catalog.groups("open")
+    assert (found.instance_id, found.items) == ("first", 1)
 
 
 def test_the_sync_face_does_the_same(bench: Bench) -> None:
