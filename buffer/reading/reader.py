@@ -1,6 +1,7 @@
 """Reading a task: asking a custom is_valid_group, taking batches, waiting for what may come."""
 
 import json
+import logging
 import math
 import time
 from typing import Any
@@ -15,6 +16,8 @@ from buffer.settings import TaskConfig
 from buffer.task import Task
 from ground.tasks import cancellations, heed_cancellation
 
+log = logging.getLogger(__name__)
+
 MOST_GROUPS = 4096  # in one batch: what a reader can hold at once
 _CHUNK = 256  # groups that are judged at once
 _LONGEST_WAIT = 5.0  # a reader that missed its ring looks again by itself
@@ -28,6 +31,7 @@ class Reader:
         self._raw = RawGroups(task)
         self._function_timeout = function_timeout
         self._longest_wait = longest_wait
+        self._warned = False
 
     async def take(
         self, groups: int | None, *, wait: float, lease: float | None, implicit: bool,
@@ -127,7 +131,21 @@ class Reader:
             self._task, self._raw, pipeline, seconds, implicit=implicit, max_bytes=max_bytes
         )
         batch, due = await taking.batch_of(want)
+        if batch is None:
+            await self._warn_of_validity()
         return batch, _LONGEST_WAIT if due < 0 else due / 1000
+
+    async def _warn_of_validity(self) -> None:
+        """Log once that groups wait for the verdict of a function that this process lacks."""
+        if self._warned or self._task.functions.is_valid_group is not None:
+            return
+        if await self._task.link.command("EXISTS", self._task.key("changed")):
+            self._warned = True
+            log.warning(
+                "groups wait for an is_valid_group that another process has: give this reader the "
+                "same functions, or read from that process",
+                extra={"task": self._task.name},
+            )
 
     async def _judge(self, pipeline: Pipeline, want: int) -> None:
         """Ask a custom is_valid_group about the groups that changed since it last saw them."""

@@ -175,6 +175,22 @@ async def test_a_ratio_that_pads_from_half_warns_once(
     assert sum("greater than 0.5" in line for line in caplog.messages) == 2 * warned
 
 
+async def test_a_reader_without_the_tasks_validity_is_told_why_it_gets_nothing(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = make(functions=GroupFunctions(is_valid_group=default_is_valid_group))
+    bench = make()
+    await other.buffer.config()
+    assert await bench.buffer.take() is None
+    assert caplog.messages == []
+    await other.fill("a", [1, 0, 1, 0])
+    for _ in range(2):
+        assert await bench.buffer.take() is None
+    (said,) = caplog.messages
+    assert "groups wait for an is_valid_group" in said
+    assert await other.buffer.take() is not None
+
+
 async def test_a_read_that_is_cancelled_gives_its_groups_back(make: Make) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
