@@ -110,8 +110,8 @@ class Wire:
             unsent = unsent[taken:]
             new = self.received()
             replies += new
-            if new and isinstance(new[-1], ConnectionError):
-                raise new[-1]  # it hangs up now, and says why
+            if new and type(new[-1]) is ConnectionError:  # and none of its kinds, as LOADING is
+                raise new[-1]  # it hangs up, and says why
             if not (taken or new or self.wait(timeout, for_room=bool(unsent))):
                 raise TimeoutError(f"no reply within {timeout:g} s")
         return replies
