@@ -228,9 +228,9 @@ class Crew:
         line = next((idle for idle in self._workers if idle not in self._busy), None)
         if line is None:
             line, far = self._context.Pipe()
-            ours = [*self._workers, line]
+            parents = [*self._workers, line]
             process = self._context.Process(
-                target=_worker, args=(far, ours, *self._arguments), daemon=True
+                target=_worker, args=(far, parents, *self._arguments), daemon=True
             )
             process.start()
             far.close()

@@ -76,7 +76,7 @@ def failure_of(
 
 
 def _said(raw: bytes) -> Any:
-    """What a refusal says: FastAPI's `detail`, or `message`."""
+    """The reason that a refusal gives: FastAPI's `detail`, or `message`."""
     try:
         said = json.loads(raw[:_LONGEST_REFUSAL])
     except (ValueError, RecursionError):

@@ -172,14 +172,17 @@ class ByRuns:
             self._running[task] = index
             result = await self._outcome(index, held, _ONCE)
             if result is not None and result.error_kind == "infrastructure":
-                heapq.heappush(self._todo, index)
-                self._alone = True  # until one under the own permit has succeeded
-                self._retries += 1
+                self._run_again(index)
         except GateError:
             self._alone = True
         finally:
             if (rest := turn.end(0)) is not None:
                 await asyncio.shield(rest)
+
+    def _run_again(self, index: int) -> None:
+        heapq.heappush(self._todo, index)
+        self._alone = True  # until one under the own permit has succeeded
+        self._retries += 1
 
     async def _outcome(self, index: int, turn: Turn, policy: RetryPolicy) -> CodeResult | None:
         """The outcome of a run, with its verdict entered unless the sandbox failed; None: there was
@@ -209,9 +212,7 @@ class ByRuns:
         if self._has_compiled and _says_uncompiled(result) and index not in self._compiled_again:
             # The same text has compiled with another case: a busy sandbox was out of time.
             self._compiled_again.add(index)
-            heapq.heappush(self._todo, index)
-            self._alone = True
-            self._retries += 1
+            self._run_again(index)
             return None
         if result.error_kind != "infrastructure":
             await self._judge(index, case, calls, mark, result)

@@ -23,8 +23,8 @@ log = logging.getLogger("penstock.reward")
 
 Answer = dict[str, Any]
 
-_FAILED = "API Call Failed: "  # verl's words
-NO_LANGUAGE = f"{_FAILED}language: "  # so says one that lacks the language
+FAILED = "API Call Failed: "  # verl's words
+NO_LANGUAGE = f"{FAILED}language: "  # so says one that lacks the language
 _TOO_MUCH = "it printed more than is read of a server's answer"
 FLOODED: Answer = {  # that is the program's own fault, if less is expected of it
     "status": "Failed", "message": _TOO_MUCH, "compile_result": None,
@@ -58,7 +58,7 @@ def call_sandbox_api(
     except PenstockError as failure:
         log.warning("a program has no outcome: %s", failure)
         lacks = isinstance(failure, SandboxFailure) and failure.reason == "language"
-        return None, f"{NO_LANGUAGE if lacks else _FAILED}{failure}"
+        return None, f"{NO_LANGUAGE if lacks else FAILED}{failure}"
 
 
 def _outcome(
@@ -74,7 +74,7 @@ def _outcome(
         return _asked(place, request), None
     result = from_thread(place.run(request))
     if result.error_kind == "infrastructure" and not (result.run_result or result.compile_result):
-        return None, f"{_FAILED}{result.error_reason}: {result.message}"
+        return None, f"{FAILED}{result.error_reason}: {result.message}"
     return result.dump(), None
 
 

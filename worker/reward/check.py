@@ -23,7 +23,7 @@ from jail.judge.program import marked, program_of
 from jail.models import OUTPUT_LIMIT
 from worker.place import Place, place_of
 from worker.queue.code_queue import CodeQueue
-from worker.reward.api import FLOODED, NO_LANGUAGE, Answer, call_sandbox_api
+from worker.reward.api import FAILED, FLOODED, NO_LANGUAGE, Answer, call_sandbox_api
 from worker.reward.semaphore import Semaphore, holding
 from worker.reward.verl_codes import Code, blank, is_unknown, judged
 from worker.settings import RewardSettings
@@ -284,7 +284,7 @@ class _Program:
         program, mark = marked(self.language, program, check)
         answer, error = self._answer(program, stdin)
         if answer == FLOODED and len(output or "") > OUTPUT_LIMIT:  # it may be right
-            answer, error = None, f"API Call Failed: {FLOODED['message']}"
+            answer, error = None, f"{FAILED}{FLOODED['message']}"
         answer, reached = _without(mark, answer)
         metadata = blank(index, stdin, expected, error)
         try:
@@ -316,7 +316,7 @@ class _Program:
         """A verdict in verl's codes and keys."""
         letter, of_case = result.verdicts[index], result.of_case(index)
         said = of_case.message or result.comments.get(index, "")
-        why = f"API Call Failed: {of_case.error_reason}: {said}"
+        why = f"{FAILED}{of_case.error_reason}: {said}"
         metadata = blank(index, given, expected, why if letter in "MS" else None)
         if letter in "MS":
             return judged(metadata, None, expected), metadata
@@ -341,7 +341,7 @@ class _Program:
                     language=self.language,
                 )
         except PenstockError as failure:  # the gate's: no permit, so no program
-            return None, f"API Call Failed: {failure}"
+            return None, f"{FAILED}{failure}"
         except Exception as failure:  # a semaphore's whose manager has died, for one
             log.exception("a case has no outcome")
             return None, f"API Request Exception: {type(failure).__name__}: {failure}"
