@@ -43,7 +43,7 @@ FIRST_PAGES = {
     "README.md",
     *(f"docs/guide/{name}.md" for name in ("start", "rq", "gates", "sandbox", "rewards")),
 }
-TURNS = 14
+TURNS = 20
 _FAKES = 4
 _USERS = {"root", "user"}
 
