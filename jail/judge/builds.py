@@ -18,6 +18,7 @@ from jail.inside import wire
 from jail.inside.root import PROGRAM
 from jail.jails import Jails, header_of
 from jail.judge.header import ROOM, Header
+from jail.judge.models import LONGEST
 from jail.languages import Language
 from jail.limits import Limits
 from jail.outcome import Outcome, Step
@@ -120,13 +121,15 @@ class Builds:
         step: dict[str, object],
         limits: Limits,
     ) -> Build:
+        """A compiler has its seconds of a processor, and by the clock it is ended only if it waits."""
         limits = replace(
             limits, cpu=limits.compile_wall, compile_wall=limits.compile_wall * _WALL, wall=1.0
         )
-        header = header_of(limits, files, (), language.env, [step], made=language.made)
+        patient = {**step, "patient": True}
+        header = header_of(limits, files, (), language.env, [patient], made=language.made)
         request = wire.pack(header, [b"", *files.values()])
         self.compiled += 1
-        outcome = await self._jails.exchange(request, limits, compiles=True)
+        outcome = await self._jails.exchange(request, limits, compiles=True, patience=LONGEST)
         if outcome.compile is None:
             raise NotBuilt(outcome)
         ended = outcome.compile

@@ -135,6 +135,8 @@ class JudgeRequest(Message):
                  the input, and talks to the program
     run_timeout  seconds of processor time of one case. `wall_timeout` is by the clock: unset, three
                  times as much, and then a program that waits for a processor is not ended
+    compile_timeout  seconds of processor time. A compiler that waits for anything else is ended
+                 after three times as much by the clock
     overrides    by a case's index
     values       a function is judged by what it returns, and an assertion of a call with plain
                  arguments by that, too: outside, by value. False, as verl does it: what is returned

@@ -175,6 +175,30 @@ async def test_a_case_that_only_waits_for_a_processor_is_not_ended_by_the_clock(
     assert [result.verdicts for result in found] == ["P"] * 12
 
 
+async def test_a_compiler_that_only_lacks_a_processor_is_not_ended_by_the_clock(
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clock runs out at once, as it would beside fifty other compilers."""
+    monkeypatch.setattr("jail.judge.builds._WALL", 0.0005)
+    result = await judge(
+        sandbox, "int main() { return 0; }", [("", None)], language="c", compile_timeout=20.0
+    )
+    assert result.verdicts == "P", result.reasons
+
+
+async def test_a_compiler_that_waits_for_nothing_is_ended_by_the_clock(
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jail.judge.builds._WALL", 0.01)
+    monkeypatch.setitem(
+        languages.LANGUAGES,
+        "c",
+        replace(languages.LANGUAGES["c"], compile=["sleep", "60"]),
+    )
+    result = await judge(sandbox, "int main() {}", [("", None)], language="c", compile_timeout=20.0)
+    assert (result.verdicts, result.reasons[0]) == ("C", "compile_timeout")
+
+
 async def test_one_that_sleeps_is_ended_by_the_clock_without_a_limit_for_that(
     sandbox: LocalSandbox,
 ) -> None:
