@@ -29,7 +29,7 @@ def run_rollout(data: dict[str, Any]) -> None:
         num_process=int(data.get("num_process", 100)),
         task_type=data["task_type"],
         skip_instance_ids=data.get("skip_instance_ids"),
-        interrupt_on_publish=bool(data.get("interrupt_on_publish")),
+        interrupt_on_publish=data.get("interrupt_on_publish") or False,
     )
     generator.entry(
         data["input_file"],

@@ -38,8 +38,9 @@ from buffer.generator.trajectory import (
 )
 from buffer.item import instance_key
 from buffer.settings import BufferSettings
+from ground.errors import SettingError
 from ground.extras import needed_by
-from ground.numbers import check_whole
+from ground.numbers import check_whole, shown
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,9 @@ class BaseGenerator:
         """
         check_whole("num_process", num_process)
         check_whole("num_repeat_per_sample", num_repeat_per_sample)
+        if not isinstance(interrupt_on_publish, bool):  # the text "false" would be true
+            said = f"must be true or false, not {shown(interrupt_on_publish)}"
+            raise SettingError("interrupt_on_publish", said)
         self._gateway = BufferSettings.load().gateway_url
         if self._gateway and interrupt_on_publish:
             raise GeneratorError(

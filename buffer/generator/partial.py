@@ -11,7 +11,7 @@ from buffer.spans import joined, spans_of
 
 PARTIAL = "partial"  # an item's status
 # Our own fields of a question, beside those of its line. A data set may have a column `tries`.
-HELD, PARKED, TRIES = "penstock.held", "penstock.parked", "penstock.tries"
+HELD, PARKED, TRIES = OURS = "penstock.held", "penstock.parked", "penstock.tries"
 
 
 class Interrupted(Exception):

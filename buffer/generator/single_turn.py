@@ -25,8 +25,13 @@ ATTEMPTS = 6
 ABORT_PAUSE = 10.0  # seconds; an update of the weights takes about that
 ERROR_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
+_REFUSED = (400, 413, 422)  # the request itself is at fault, for its length say; again, it would be
 
 Messages = list[dict[str, Any]]
+
+
+class _Refused(Exception):
+    """The server gives the same request the same answer again."""
 
 
 @dataclass
@@ -61,7 +66,10 @@ def query_single_turn(
         if payload.get("max_tokens") == 0:
             break
         version = partial.newest
-        said = _asked(client, payload, attempt, partial)
+        try:
+            said = _asked(client, payload, attempt, partial)
+        except _Refused:
+            break
         if said is None:
             continue
         # The seam is exact: a continuation carries only what is new.
@@ -83,11 +91,11 @@ def query_single_turn(
 def _asked(
     client: "OpenAI", payload: dict[str, Any], attempt: int, partial: Partial
 ) -> _Answer | None:
-    """The server's answer; None after a pause where it gave none."""
+    """The server's answer; None after a pause where it gave none. Raises `_Refused`."""
     import httpx
-    from openai import OpenAIError  # takes a second to import; the server needs none of it
+    import openai  # takes a second to import; the server needs none of it
 
-    reason = "no choices"
+    reason, refused = "no choices", False
     try:
         response = client.chat.completions.create(**payload)
         try:
@@ -96,12 +104,15 @@ def _asked(
             said, reason = None, f"no chat completion ({odd})"
         if said is not None:
             return said
-    except (OpenAIError, httpx.TransportError, json.JSONDecodeError) as failure:
+    except (openai.OpenAIError, httpx.TransportError, json.JSONDecodeError) as failure:
         reason = str(failure)
+        refused = isinstance(failure, openai.APIStatusError) and failure.status_code in _REFUSED
     engine = client.base_url.copy_with(username=None, password=None)
     log.warning(
         "query failed", extra={"attempt": attempt + 1, "engine": str(engine), "reason": reason}
     )
+    if refused:
+        raise _Refused
     _pause(backoff(attempt + 1, ERROR_PAUSE, _LONGEST_PAUSE), attempt)
     return None
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from buffer.generator.partial import HELD, PARKED, TRIES, Partial, Signals
+from buffer.generator.partial import HELD, OURS, PARKED, Partial, Signals
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -39,7 +39,7 @@ def answered(
     messages, reason = said if isinstance(said, tuple) else (said, None)
     if messages[-1].get("content") is None and not messages[-1].get("tool_calls"):
         return failed(question, "no attempt got an answer", messages)
-    row = {name: value for name, value in question.items() if name not in (HELD, PARKED, TRIES)}
+    row = {name: value for name, value in question.items() if name not in OURS}
     item = _item(question, messages, reward({**row, "messages": messages}), sampling, reason)
     item |= session
     if partial is not None and HELD in question:
@@ -55,7 +55,7 @@ def _item(
 ) -> dict[str, Any]:  # fmt: skip
     """The item as upstream writes it; `round_number` beside its five keys is the epoch's. It has
     text and no ids, so it is not `exact`: nobody can train on it on policy. A gateway adds them."""
-    own = ("uid", "instance_id", "round", HELD, PARKED, TRIES)
+    own = ("uid", "instance_id", "round", *OURS)
     row = {name: value for name, value in question.items() if name not in own}
     turns = sum(message["role"] == "assistant" for message in messages)
     return {

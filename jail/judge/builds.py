@@ -121,7 +121,7 @@ class Builds:
         step: dict[str, object],
         limits: Limits,
     ) -> Build:
-        """A compiler has its seconds of a processor, and by the clock it is ended only if it waits."""
+        """A compiler has its seconds of a processor. The clock ends it only if it waits."""
         limits = replace(
             limits, cpu=limits.compile_wall, compile_wall=limits.compile_wall * _WALL, wall=1.0
         )

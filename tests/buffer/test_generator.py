@@ -73,6 +73,23 @@ def test_six_failures_leave_an_answer_without_content() -> None:
     assert len(model.requests) == 6
 
 
+def test_a_text_is_no_answer_to_whether_versions_interrupt() -> None:
+    asked = {
+        "remote_engine_url": "http://engine", "remote_buffer_url": "http://buffer",
+        "num_repeat_per_sample": 1, "task_type": "math", "input_file": "none.jsonl",
+    }  # fmt: skip
+    with pytest.raises(SettingError, match="interrupt_on_publish: must be true or false"):
+        base_generator.run_rollout(asked | {"interrupt_on_publish": "false"})
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_request_that_the_server_refuses_is_not_sent_again(status: int) -> None:
+    with scripted_model(lambda asked, n: (status, {"error": "the prompt is too long"})) as model:
+        messages, _ = asked_of(model.url, {"max_tokens": 10})
+    assert messages[-1] == {"role": "assistant", "content": None}
+    assert len(model.requests) == 1
+
+
 @pytest.mark.parametrize("odd", ["<html>", [], None, {"choices": [{"message": None}]}])
 def test_an_answer_that_is_no_chat_completion_is_asked_for_again(odd: Any) -> None:
     with scripted_model(lambda asked, n: said("two") if n == 3 else (200, odd)) as model:
