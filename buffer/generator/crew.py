@@ -322,6 +322,14 @@ def samples_of(input_file: str) -> list[dict[str, Any]]:
     for number, sample in enumerate(samples):
         if sample.get("instance_id") is None:  # data sets may have a null for what is not there
             sample["instance_id"] = number
+    known: dict[str, dict[str, Any]] = {}
+    for sample in samples:
+        id = instance_key(sample["instance_id"])
+        if known.setdefault(id, sample) != sample:
+            raise GeneratorError(
+                f"input_file {input_file} has two questions with the instance_id {id!r}: their "
+                "answers would be one group. Give each question its own"
+            )
     return samples
 
 

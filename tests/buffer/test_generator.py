@@ -375,6 +375,10 @@ def lives(pid: str) -> bool:
         ('"a question"\n', "line 1 is not a JSON object"),
         ('{"instance_id": 1.5}\n', "line 1: instance_id must be a string or an integer"),
         ('{"instance_id": ""}\n', "line 1: instance_id is empty"),
+        (
+            '{"instance_id": 1, "prompt": "a"}\n{"prompt": "b"}\n',
+            "two questions .* instance_id '1'",
+        ),
         (None, "No such file"),
     ],
 )
