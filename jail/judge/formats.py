@@ -9,6 +9,7 @@ which says what is wrong and in which case.
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -80,7 +81,7 @@ def read_cases(given: Any) -> Cases:
     Sandbox Fusion      {test: [{input: {stdin}, output: {stdout}}]}
     ScaleBox            {test_cases: {type?, input, output, fn_name?}}, or a list of objects
     asserts             ["assert f(1) == 2"], or MBPP's {test_list, test_setup_code?}
-    HumanEval           {test, entry_point}
+    HumanEval           {test, entry_point}; BigCodeBench's test defines a TestCase, and no `check`
     Penstock            [{input, expected}], or {cases: [...], function?, compare?, run_timeout?}
 
     What programs print is compared by the rule `lines`, but LiveCodeBench's by `decimals`,
@@ -407,11 +408,30 @@ def _scalebox(given: dict[str, Any]) -> Cases:
 
 
 def _test(given: dict[str, Any]) -> Cases:
-    """HumanEval's one function of assertions, or Sandbox Fusion's list."""
-    if isinstance(given["test"], str) and given.get("entry_point"):
-        name = _text(0, "entry_point", given["entry_point"])
-        return Cases([checked_case(0, check=f"{given['test']}\n\ncheck({name})")])
-    return _of_list(_as_list("test", given["test"]))
+    """HumanEval's one function of assertions, BigCodeBench's TestCase, or Sandbox Fusion's list."""
+    test = given["test"]
+    if not (isinstance(test, str) and given.get("entry_point")):
+        return _of_list(_as_list("test", test))
+    name = _text(0, "entry_point", given["entry_point"])
+    if _CHECK.search(test):
+        return Cases([checked_case(0, check=f"{test}\n\ncheck({name})")])
+    if found := _TEST_CASES.findall(test):
+        return Cases([checked_case(0, check=test + _RUN_ALL.format(", ".join(found)))])
+    raise RequestRefused(
+        "the test defines neither `check` nor a TestCase: no program could pass it"
+    )
+
+
+_CHECK = re.compile(r"^def check\(", re.MULTILINE)
+_TEST_CASES = re.compile(r"^class (\w+)\(.*TestCase\b", re.MULTILINE)
+_RUN_ALL = """
+
+import unittest
+
+for tests in ({},):
+    found = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(tests))
+    assert found.wasSuccessful() and found.testsRun
+"""
 
 
 def _own(given: dict[str, Any]) -> Cases:

@@ -173,3 +173,30 @@ async def test_a_check_sees_what_its_program_has_changed(sandbox: LocalSandbox) 
         sandbox, code, [f"{check}assert count == 2", f"{check}assert count == 1"]
     )
     assert (result.verdicts, result.shared) == ("PE", 2), result
+
+
+CASES = """
+import unittest
+class TestCases(unittest.TestCase):
+    def test_two(self):
+        self.assertEqual(task_func(2), 4)
+    def test_three(self):
+        self.assertEqual(task_func(3), 9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"),
+    [
+        ("def task_func(n): return n * n", "P"),
+        ("def task_func(n): return n + n", "E"),
+        ("def task_func(n): return 1 / 0", "E"),
+        ("def task_func(n): return n * n\nraise SystemExit", "E"),
+    ],
+)
+async def test_a_test_case_as_bigcodebench_has_it_is_run_whole(
+    sandbox: LocalSandbox, code: str, verdict: str
+) -> None:
+    row = {"test": CASES, "entry_point": "task_func", "task_id": "BigCodeBench/0"}
+    result = await judge_row(sandbox, code, row)
+    assert result.verdicts == verdict, result.kept

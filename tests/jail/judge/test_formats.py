@@ -170,6 +170,7 @@ WRONG = [
     ({"function": "f", "cases": [{"input": "x", "expected": "1"}]}, "has as an argument 'x'"),
     ([{"input": "1"}, {"input": "1", "expected": []}], "case 1 expected accepts no answer at all"),
     ({"test_cases": 3}, "test_cases are"),
+    ({"test": "assert f(1) == 1", "entry_point": "f"}, "neither `check` nor a TestCase"),
     ({"cases": [{"input": ""}], "compare": "roughly"}, "roughly"),
     ([{"input": ""}] * 10_001, "10,001 cases"),
     ([{"input": "\ud800"}], "case 0 input has a lone surrogate"),
