@@ -28,7 +28,7 @@ Level = Literal["error", "warning", "note"]
 
 _CASES_IN = (
     "reward_model.ground_truth", "ground_truth", "verification_info", "input_output", "test_cases",
-    "tests", "label", "answer",
+    "tests", "official_tests", "label", "answer",
 )  # fmt: skip
 _SOLUTIONS_IN = (
     "solutions", "canonical_solution", "gold_standard_solution", "reference_solution", "solution",
@@ -227,7 +227,7 @@ def _references_in(row: Any, wishes: Wishes) -> list[Reference]:
     if not isinstance(row, Mapping):
         return []
     for path in (wishes.solutions_in,) if wishes.solutions_in else _SOLUTIONS_IN:
-        before = row.get("prompt") if path == "canonical_solution" else None
+        before = row.get("prompt", row.get("code_prompt")) if path == "canonical_solution" else None
         if read := [*_solutions(_at(row, path), wishes.language)]:
             if isinstance(before, str):
                 read = [Reference(before + each.code, each.language) for each in read]

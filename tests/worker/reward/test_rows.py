@@ -19,6 +19,12 @@ HUMANEVAL = {
     "task_id": "HumanEval/0", "prompt": "def f(x):\n", "canonical_solution": "    return x * x\n",
     "test": "def check(candidate):\n    assert candidate(2) == 4\n", "entry_point": "f",
 }  # fmt: skip
+BIGCODEBENCH = {
+    "task_id": "BigCodeBench/0", "code_prompt": "def task_func(x):\n",
+    "canonical_solution": "    return x * x\n", "entry_point": "task_func",
+    "test": "import unittest\nclass TestCases(unittest.TestCase):\n"
+            "    def test_case_1(self): self.assertEqual(task_func(2), 4)\n",
+}  # fmt: skip
 CODECONTESTS = {
     "public_tests": {"input": ["1 2"], "output": ["3"]}, "time_limit": {"seconds": 2},
     "solutions": {"language": [1, 3],
@@ -34,6 +40,10 @@ GOOD = row(("3\n", "9\n"), ("4\n", "16\n"), solutions=[SQUARE])
 ROWS: dict[str, tuple[Any, set[str], bool]] = {  # a row, what is found, and whether it is broken
     "a good one": (GOOD, set(), False),
     "HumanEval's": (HUMANEVAL, set(), False),
+    "BigCodeBench's": (BIGCODEBENCH, {"shared"}, False),
+    "open-r1's of Codeforces": (
+        {"official_tests": [{"input": "3", "output": "9"}], "solution": SQUARE}, set(), False,
+    ),
     "CodeContests'": (CODECONTESTS, set(), False),
     "verl's": (
         {"reward_model": {"ground_truth": json.dumps(row(("3", "9")))}, "solution": SQUARE},
