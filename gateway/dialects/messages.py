@@ -249,7 +249,8 @@ def _blocks(reply: Reply) -> list[dict[str, Any]]:
     answer = reply.answer
     found: list[dict[str, Any]] = []
     if answer.reasoning:
-        found.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
+        # Clients take thinking with an empty signature for another's, and send it as text.
+        found.append({"type": "thinking", "thinking": answer.reasoning, "signature": reply.id})
     if answer.content or not (answer.calls or answer.reasoning):
         found.append({"type": "text", "text": answer.content})
     for place, call in enumerate(answer.calls):
@@ -305,16 +306,20 @@ def events(question: Question, reply: Reply) -> Iterator[bytes]:
         match block["type"]:
             case "thinking":
                 empty = {"type": "thinking", "thinking": "", "signature": ""}
-                delta = {"type": "thinking_delta", "thinking": block["thinking"]}
+                deltas = [
+                    {"type": "thinking_delta", "thinking": block["thinking"]},
+                    {"type": "signature_delta", "signature": block["signature"]},
+                ]
             case "text":
                 empty = {"type": "text", "text": ""}
-                delta = {"type": "text_delta", "text": block["text"]}
+                deltas = [{"type": "text_delta", "text": block["text"]}]
             case _:
                 empty = block | {"input": {}}
                 said = json.dumps(block["input"])
-                delta = {"type": "input_json_delta", "partial_json": said}
+                deltas = [{"type": "input_json_delta", "partial_json": said}]
         yield _event("content_block_start", index=place, content_block=empty)
-        yield _event("content_block_delta", index=place, delta=delta)
+        for delta in deltas:
+            yield _event("content_block_delta", index=place, delta=delta)
         yield _event("content_block_stop", index=place)
     ended = {"stop_reason": _reason(reply), "stop_sequence": reply.stop}
     yield _event("message_delta", delta=ended, usage=_usage(reply))

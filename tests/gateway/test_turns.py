@@ -934,8 +934,11 @@ async def test_a_stream_says_what_the_whole_says(one: World, dialect: str) -> No
     assert [each["type"] for each in starts] == [each["type"] for each in message["content"]]
     deltas = [each["delta"] for each in events if each["type"] == "content_block_delta"]
     assert deltas[0]["thinking"] == message["content"][0]["thinking"]
-    assert deltas[1]["text"] == message["content"][1]["text"]
-    assert json.loads(deltas[2]["partial_json"]) == message["content"][2]["input"]
+    # Without a signature a client writes the thinking into the text of its next request.
+    assert message["content"][0]["signature"]
+    assert deltas[1]["signature"]
+    assert deltas[2]["text"] == message["content"][1]["text"]
+    assert json.loads(deltas[3]["partial_json"]) == message["content"][2]["input"]
     assert events[-2]["delta"]["stop_reason"] == message["stop_reason"] == "tool_use"
     assert events[-1]["type"] == "message_stop"
 
