@@ -152,7 +152,9 @@ def extra_of(given: Mapping[str, Any]) -> str:
 
 
 def assistant(content: str, calls: list[tuple[str, str, str]], extra: str = "") -> Message:
-    """An assistant's message in canonical form; `calls` are ids, names and arguments."""
+    """An assistant's message in canonical form; `calls` are ids, names and arguments. Text of
+    nothing but blanks is none: clients leave it out, since Anthropic's API refuses it."""
+    content = content if content.strip() else ""
     found = tuple(ToolCall(name, arguments_of(arguments), id) for id, name, arguments in calls)
     return Message("assistant", content, found, extra=extra)
 

@@ -94,6 +94,17 @@ async def test_an_echo_without_its_reasoning_continues_what_was_sampled(
     assert await rows_after_an_echo(real_redis, model, forget) == 1
 
 
+async def test_an_echo_without_blanks_before_a_call_continues(real_redis: ground.Client) -> None:
+    """Edge 7: LangChain sends no blank text to Anthropic's API, which refuses it."""
+
+    def forget(history: list[dict[str, Any]]) -> None:
+        assert history[1]["content"].isspace()
+        history[1]["content"] = None
+
+    model = one_by_one(f"<think>\nhm\n</think>\n\n \n\n{TWO_CALLS}", "so")
+    assert await rows_after_an_echo(real_redis, model, forget) == 1
+
+
 async def test_an_echo_without_one_of_two_calls_forks(real_redis: ground.Client) -> None:
     """Edge 8."""
 
