@@ -112,7 +112,9 @@ class Turns:
         span that the turn is part of; by default the current one."""
         base = canonical.root(question.chat.tools, question.chat.kwargs, question.model)
         hashes = canonical.chain(base, question.messages)
-        known, places = canonical.turns(question.messages, hashes)
+        # What the client began of this answer is no turn that was answered before.
+        before = question.messages[: len(hashes) - question.chat.continues]
+        known, places = canonical.turns(before, hashes)
         asked = Asked(digest, tuple(known), retry, key)
         while True:
             async with self._ahead(session, question, places) as ahead:

@@ -583,6 +583,27 @@ async def test_an_answer_that_the_client_began_is_continued(
 
 
 @every_wire
+async def test_an_answer_that_the_client_began_goes_on_behind_the_turns_before_it(
+    real_redis: ground.Client, face: Face
+) -> None:
+    """Edge 33: the template would strip the thinking, and the beginning is no foreign turn."""
+
+    def script(prompt: list[int], chance: random.Random) -> str:
+        return " two" if "count" in decode(prompt) else "<think>\nhm\n</think>\n\nyes"
+
+    async with world(real_redis, face(model=Model(script=script))) as here:
+        agent = await here.open()
+        await agent.says("look")
+        began = [*agent.history, user("count"), {"role": "assistant", "content": "one"}]
+        answer = await agent.chat(began, continue_final_message=True)
+        assert answer.json()["choices"][0]["message"]["content"] == " two"
+        agent.history = [*began[:-1], {"role": "assistant", "content": "one two"}]
+        await agent.says("go on")
+        rows = await agent.rows()
+        assert (len(rows.rows), rows.counts["foreign"]) == (1, 0)
+
+
+@every_wire
 async def test_text_that_is_no_text_goes_through(real_redis: ground.Client, face: Face) -> None:
     """Edge 37: half a surrogate pair, NUL, characters split over tokens."""
     async with world(real_redis, face(model=always("日本 é 👍"))) as here:
