@@ -231,7 +231,8 @@ def _message(message: MessageBody, place: int) -> tuple[dict[str, Any], Message]
         ]
     if reasoning := message.reasoning_content or message.reasoning:
         sent["reasoning_content"] = reasoning
-    return sent, assistant(content, calls, extra)
+    # No engine reads more of it, so a name, as LangGraph gives it, makes it no other turn.
+    return sent, assistant(content, calls)
 
 
 def _part(part: Part, where: str) -> str:

@@ -151,12 +151,12 @@ def extra_of(given: Mapping[str, Any]) -> str:
     return canonical_json(kept) if kept else ""
 
 
-def assistant(content: str, calls: list[tuple[str, str, str]], extra: str = "") -> Message:
+def assistant(content: str, calls: list[tuple[str, str, str]]) -> Message:
     """An assistant's message in canonical form; `calls` are ids, names and arguments. Text of
     nothing but blanks is none: clients leave it out, since Anthropic's API refuses it."""
     content = content if content.strip() else ""
     found = tuple(ToolCall(name, arguments_of(arguments), id) for id, name, arguments in calls)
-    return Message("assistant", content, found, extra=extra)
+    return Message("assistant", content, found)
 
 
 def answered(answer: Answer, before: str = "") -> Message:

@@ -94,6 +94,17 @@ async def test_an_echo_without_its_reasoning_continues_what_was_sampled(
     assert await rows_after_an_echo(real_redis, model, forget) == 1
 
 
+async def test_an_echo_with_keys_that_no_engine_reads_continues(
+    real_redis: ground.Client,
+) -> None:
+    """Edge 10: LangGraph gives each turn the name of its agent."""
+
+    def add(history: list[dict[str, Any]]) -> None:
+        history[1] |= {"name": "searcher", "reasoning_details": [{"text": "hm"}]}
+
+    assert await rows_after_an_echo(real_redis, one_by_one(TWO_CALLS, "so"), add) == 1
+
+
 async def test_an_echo_without_blanks_before_a_call_continues(real_redis: ground.Client) -> None:
     """Edge 7: LangChain sends no blank text to Anthropic's API, which refuses it."""
 
