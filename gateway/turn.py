@@ -149,11 +149,12 @@ class Turns:
 
     async def _replayed(self, session: Session, question: Question, replay: Replay) -> Answered:
         """The stored answer; or the same tokens, parsed again."""
-        call = replay.call
-        if replay.answer is not None:
-            reply = Reply.load(replay.answer)
-        else:
+        call, prompt = replay.call, ids_of()
+        if question.ids or replay.answer is None:
             prompt = (await self._log.ids(session, call.id))[: call.begin]
+        if replay.answer is not None:
+            reply = replace(Reply.load(replay.answer), prompt=tuple(prompt))
+        else:
             part = Part(ids=call.out.tolist(), lps=list(call.lps), finish=call.finish)
             part.stop = _id_or_text(call.stop)
             reply = await self._reply(session, question, call.id, call.t1 // 1000, prompt, part)
@@ -332,12 +333,12 @@ class Turns:
             answer, stop = _cut(answer, _stops(session.sampling, question))
         finish = "tool_calls" if answer.calls and part.finish == "stop" else part.finish
         tokens: tuple[tuple[int, float | None], ...] = ()
-        if question.logprobs:
+        if question.logprobs or question.ids:
             lps = (None if math.isnan(lp) else lp for lp in part.lps)
             tokens = tuple(zip(part.ids, lps, strict=False))
         return Reply(
             f"{session.sid}-{call}", created, question.model, answer, finish, stop, len(prompt),
-            len(part.ids), tokens,
+            len(part.ids), tokens, tuple(prompt) if question.ids else (),
         )  # fmt: skip
 
     async def _commit(

@@ -104,6 +104,7 @@ class ChatBody(Body):
     n: int | None = Field(1)
     logprobs: bool | None = False
     top_logprobs: int | None = None
+    return_token_ids: bool | None = None
     temperature: float | int | None = None
     top_p: float | int | None = None
     parallel_tool_calls: bool | None = None
@@ -159,6 +160,7 @@ def read(body: Any) -> Question:
         stream=bool(asked.stream),
         usage=bool(options and options.include_usage),
         logprobs=bool(asked.logprobs),
+        ids=bool(asked.return_token_ids),
         asked=given,
     )  # fmt: skip
 
@@ -252,7 +254,10 @@ def whole(question: Question, reply: Reply) -> dict[str, Any]:
     }  # fmt: skip
     if question.logprobs:
         choice["logprobs"] = _logprobs(reply)
-    return _head(reply, "chat.completion") | {"choices": [choice], "usage": _usage(reply)}
+    if question.ids:
+        choice["token_ids"] = _ids(reply)
+    head = _head(reply, "chat.completion") | _prompt(question, reply)
+    return head | {"choices": [choice], "usage": _usage(reply)}
 
 
 def events(question: Question, reply: Reply) -> Iterator[bytes]:
@@ -261,13 +266,15 @@ def events(question: Question, reply: Reply) -> Iterator[bytes]:
     head = _head(reply, "chat.completion.chunk")
     said = _said(reply)
     first: dict[str, Any] = {"role": "assistant", "content": None if reply.answer.calls else ""}
-    yield event(head | {"choices": [_delta(first)]})
+    yield event(head | _prompt(question, reply) | {"choices": [_delta(first)]})
     if reasoning := said.get("reasoning_content"):
         yield event(head | {"choices": [_delta({"reasoning_content": reasoning})]})
     last = _delta({}, reply.finish)
     content = _delta({"content": reply.answer.content})
     if question.logprobs:
         (content if reply.answer.content else last)["logprobs"] = _logprobs(reply)
+    if question.ids:
+        last["token_ids"] = _ids(reply)
     if reply.answer.content:
         yield event(head | {"choices": [content]})
     if reply.answer.calls:
@@ -313,6 +320,15 @@ def _logprobs(reply: Reply) -> dict[str, Any]:
         for token, lp in reply.tokens
     ]  # fmt: skip
     return {"content": content, "refusal": None}
+
+
+def _ids(reply: Reply) -> list[int]:
+    return [token for token, _ in reply.tokens]
+
+
+def _prompt(question: Question, reply: Reply) -> dict[str, Any]:
+    """The prompt's ids stand beside the choices, as vLLM's API has them."""
+    return {"prompt_token_ids": list(reply.prompt)} if question.ids else {}
 
 
 LOWEST = -9999.0

@@ -37,6 +37,7 @@ class Question:
     stream      the answer is wanted as events
     usage       a stream ends with what was used
     logprobs    the agent wants log-probabilities too
+    ids         the agent wants the ids of the prompt and of the answer too
     asked       sampling that the agent asked for: the session's own stands over it
     """
 
@@ -48,6 +49,7 @@ class Question:
     stream: bool = False
     usage: bool = False
     logprobs: bool = False
+    ids: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -67,10 +69,14 @@ class Reply:
     sampled_tokens: int = 0
     tokens: tuple[tuple[int, float | None], ...] = ()
     """Ids and log-probabilities, if the agent wants them."""
+    prompt: tuple[int, ...] = ()
+    """The prompt's ids, if the agent wants them."""
 
     def dump(self) -> bytes:
-        """The answer as JSON."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        """The answer as JSON, without the prompt's ids, which the log has once."""
+        said = asdict(self)
+        del said["prompt"]
+        return json.dumps(said, separators=(",", ":")).encode()
 
     @classmethod
     def load(cls, said: bytes) -> Reply:

@@ -1038,6 +1038,21 @@ async def test_a_failure_in_a_stream_that_began_is_its_last_event(
         )
 
 
+async def test_ids_are_given_if_they_are_asked_for_and_to_a_retry_too(one: World) -> None:
+    agent = await one.open()
+    await agent.says("look")
+    asked = {"messages": [*agent.history, user("go on")], "return_token_ids": True}
+    given = (await agent.chat(**asked, _idempotency_key="k")).json()
+    generation = one.engine.log[-1]
+    assert given["prompt_token_ids"] == generation.prompt
+    assert given["choices"][0]["token_ids"] == generation.sampled
+    assert given["choices"][0]["logprobs"] is None
+    assert (await agent.chat(**asked, _idempotency_key="k")).json() == given
+    first, *_, last, _ = events_of((await agent.chat(**asked, stream=True)).text)
+    assert first["prompt_token_ids"] == generation.prompt
+    assert last["choices"][0]["token_ids"] == one.engine.log[-1].sampled
+
+
 async def test_log_probabilities_are_given_if_they_are_asked_for(one: World) -> None:
     agent = await one.open()
     answer = (await agent.chat([user("hello")], logprobs=True)).json()
