@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -83,6 +84,12 @@ class Engine:
 
     async def _probe(self) -> None:
         raise NotImplementedError
+
+    @staticmethod
+    def _probe_id() -> str:
+        """The request id of one probe. Gateways that start together probe an engine together, and
+        SGLang refuses an id that it is serving."""
+        return f"probe-{secrets.token_hex(6)}"
 
     async def _refuse_two_beginnings(self) -> None:
         """A template that writes its beginning while the tokenizer adds one gives two."""

@@ -38,7 +38,7 @@ class Sglang(Engine):
         chat = Chat([{"role": "user", "content": "a"}])
         try:
             rendered = await self.render(chat)
-            part = await self.generate(rendered.ids, chat, {"max_tokens": 1}, "probe")
+            part = await self.generate(rendered.ids, chat, {"max_tokens": 1}, self._probe_id())
         except EngineRefused as refused:
             raise EngineUnfit(
                 self.url,

@@ -35,7 +35,7 @@ class Vllm(Engine):
         chat = Chat([{"role": "user", "content": "a"}])
         try:
             rendered = await self.render(chat)
-            part = await self.generate(rendered.ids, chat, {"max_tokens": 1}, "probe")
+            part = await self.generate(rendered.ids, chat, {"max_tokens": 1}, self._probe_id())
             if part.failure is not None:
                 raise part.failure
             await self.parse(part, rendered.ids, chat)
@@ -166,7 +166,7 @@ class PlainVllm(Vllm):
         chat = Chat([{"role": "user", "content": "a"}])
         try:
             rendered = await self.render(chat)
-            part = await self.generate(rendered.ids, chat, {"max_tokens": 1}, "probe")
+            part = await self.generate(rendered.ids, chat, {"max_tokens": 1}, self._probe_id())
         except EngineRefused as refused:
             raise EngineUnfit(self.url, f"this is no vLLM: {refused.reason}") from None
         if part.failure is not None:

@@ -211,6 +211,15 @@ async def test_a_beginning_that_comes_twice_is_refused(face: Face) -> None:
 
 
 @every_face
+async def test_each_probe_has_an_id_of_its_own(face: Face) -> None:
+    """SGLang refuses an id that it is serving, and gateways may start together."""
+    async with probed(face) as (engine, scripted):
+        await engine.probe()
+        bodies = [each.body for each in scripted.log]
+        assert len({body.get("request_id") or body["rid"] for body in bodies}) == len(bodies)
+
+
+@every_face
 async def test_an_engine_without_ids_or_log_probabilities_is_refused(face: Face) -> None:
     scripted = face()
     scripted.faults.append(Fault("no ids"))
