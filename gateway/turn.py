@@ -486,12 +486,16 @@ def _stops(sampling: Mapping[str, Any], question: Question) -> list[str]:
 
 
 def _cut(answer: Answer, stops: Sequence[str]) -> tuple[Answer, str | None]:
-    """The answer up to the text that ended it, which its tokens keep."""
-    found = [(answer.content.index(stop), stop) for stop in stops if stop in answer.content]
+    """The answer up to the text that ended it, which its tokens keep. An answer may end so while it
+    thinks."""
+    text = answer.content or answer.reasoning
+    found = [(text.index(stop), stop) for stop in stops if stop in text]
     if not found:
         return answer, None
     place, stop = min(found)
-    return replace(answer, content=answer.content[:place]), stop
+    if answer.content:
+        return replace(answer, content=text[:place]), stop
+    return replace(answer, reasoning=text[:place]), stop
 
 
 def _id_or_text(stop: str) -> int | str | None:

@@ -526,6 +526,19 @@ async def test_a_stop_string_is_cut_from_the_text_and_stays_in_the_ids(
         await is_one_row(agent, here)
 
 
+@every_wire
+async def test_a_stop_string_is_cut_from_the_reasoning_too(
+    real_redis: ground.Client, face: Face
+) -> None:
+    """Edge 20: the answer ended before it had a text."""
+    async with world(real_redis, face(model=always("<think>\none Two three"))) as here:
+        agent = await here.open()
+        answer = (await agent.messages([user("count")], stop_sequences=[" Two"])).json()
+        assert answer["stop_reason"] == "stop_sequence"
+        assert answer["stop_sequence"] == " Two"
+        assert answer["content"][0]["thinking"] == "one"
+
+
 async def test_a_stop_string_of_the_session_is_cut_from_the_text_too(
     real_redis: ground.Client,
 ) -> None:
