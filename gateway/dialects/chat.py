@@ -26,7 +26,8 @@ from gateway.engines.models import Chat
 NAME = "chat"
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "logit_bias", "seed",
+    "repetition_penalty", "logit_bias", "seed", "min_tokens", "ignore_eos", "stop_token_ids",
+    "bad_words", "thinking", "enable_thinking", "reasoning",
 )  # fmt: skip
 
 Text = Annotated[str, Field(max_length=1 << 26)]
@@ -123,6 +124,12 @@ def read(body: Any) -> Question:
     ):  # fmt: skip
         wanted = (asked.model_extra or {}).get(name)
         refuse(bool(wanted), name, "is not served here: the model runs on your own engines")
+    for name in (
+        "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+        "regex", "ebnf",
+    ):  # fmt: skip
+        wanted = (asked.model_extra or {}).get(name)
+        refuse(bool(wanted), name, "is one engine's own: bind the answer by response_format")
     modalities = (asked.model_extra or {}).get("modalities")
     refuse(modalities not in (None, ["text"]), "modalities", "only text is served")
     refuse(bool(asked.top_logprobs), "top_logprobs", "only the sampled tokens' own are served")

@@ -120,11 +120,13 @@ async def test_ids_of_calls_are_such_as_a_template_may_demand(
 
 async def test_sampling_is_the_sessions_and_what_the_agent_asked_for_is_noted(one: World) -> None:
     agent = await one.open(sampling={"temperature": 0.7, "seed": 5})
-    await agent.says("hello", temperature=0, top_p=0.5)
+    await agent.says("hello", temperature=0, top_p=0.5, enable_thinking=False)
     sampling = one.engine.log[-1].body["sampling_params"]
     seed = sampling.get("seed", sampling.get("sampling_seed"))
     assert (sampling["temperature"], sampling["top_p"], seed) == (0.7, 1.0, 5)
-    assert (await agent.calls())[1].asked == {"temperature": 0, "top_p": 0.5}
+    assert (await agent.calls())[1].asked == {
+        "temperature": 0, "top_p": 0.5, "enable_thinking": False,
+    }  # fmt: skip
 
 
 async def test_a_wish_for_one_call_of_a_tool_is_noted(one: World) -> None:
@@ -679,6 +681,8 @@ async def test_a_broken_end_is_mended_by_ids(
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
          "only text is served"),
         ({"max_tokens": 0}, "greater than or equal to 1"),
+        ({"structured_outputs": {"regex": "a+"}}, "bind the answer by response_format"),
+        ({"guided_json": {"type": "object"}}, "bind the answer by response_format"),
         ({"continue_final_message": True, "messages": [user("hello"), {
             "role": "assistant", "tool_calls": [{"function": {"name": "sh"}}]}]},
          "calls tools: send their results"),
