@@ -3,6 +3,7 @@ cannot be served exactly is refused."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -44,13 +45,19 @@ class Function(Body):
     """A function that is called."""
 
     name: str
-    arguments: str = "{}"
+    arguments: str | dict[str, Any] | None = "{}"
+
+    @property
+    def text(self) -> str:
+        """The arguments as JSON text; engines take an object too, and none for no arguments."""
+        said = self.arguments
+        return json.dumps(said) if isinstance(said, dict) else said or "{}"
 
 
 class ToolCallBody(Body):
     """A call of a tool."""
 
-    id: str = ""
+    id: str | None = ""
     type: str | None = "function"
     function: Function
 
@@ -78,7 +85,7 @@ class FunctionBody(Body):
 class ToolBody(Body):
     """A tool."""
 
-    type: str
+    type: str = "function"
     function: FunctionBody | None = None
 
 
@@ -232,7 +239,7 @@ def _message(message: MessageBody, place: int) -> tuple[dict[str, Any], Message]
         )
     if role != "assistant":
         return sent, Message(role, content, extra=extra)
-    calls = [(c.id, c.function.name, c.function.arguments) for c in message.tool_calls or ()]
+    calls = [(c.id or "", c.function.name, c.function.text) for c in message.tool_calls or ()]
     if calls:
         sent["tool_calls"] = [
             {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}

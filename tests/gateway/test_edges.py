@@ -134,7 +134,9 @@ async def test_an_echo_with_other_ids_and_arguments_written_otherwise_continues(
         for number, call in enumerate(history[1]["tool_calls"]):
             said = json.loads(call["function"]["arguments"])
             turned = dict(reversed(said.items()))
-            call["function"]["arguments"] = json.dumps(turned, indent=1, ensure_ascii=True)
+            # As an object too, which SGLang takes from agents.
+            text = json.dumps(turned, indent=1, ensure_ascii=True)
+            call["function"]["arguments"] = turned if number else text
             call["id"] = history[2 + number]["tool_call_id"] = f"mine-{number}"
 
     assert await rows_after_an_echo(real_redis, one_by_one(TWO_CALLS, "so"), rewrite) == 1

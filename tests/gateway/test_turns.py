@@ -158,6 +158,17 @@ def test_the_effort_of_reasoning_is_an_argument_of_the_template(
     assert chat.read(body | {"chat_template_kwargs": given}).chat.kwargs == kwargs
 
 
+def test_tools_and_calls_may_be_as_short_as_engines_take_them() -> None:
+    call = {"id": None, "function": {"name": "sh", "arguments": None}}
+    asked = {
+        "model": "m", "tools": [{"function": {"name": "sh"}}],
+        "messages": [user("look"), {"role": "assistant", "tool_calls": [call]}, user("go on")],
+    }  # fmt: skip
+    question = chat.read(asked).chat
+    assert question.tools == [{"type": "function", "function": {"name": "sh"}}]
+    assert question.messages[1]["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
 def test_a_refusal_that_is_sent_back_stands_in_the_prompt() -> None:
     said = [user("hello"), {"role": "assistant", "content": None, "refusal": "No."}, user("why?")]
     assert chat.read({"model": "m", "messages": said}).chat.messages[1]["content"] == "No."
