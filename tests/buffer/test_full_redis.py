@@ -3,6 +3,7 @@
 from buffer import Policy, RolloutBuffer, TaskConfig
 from ground.lua import load_script
 from tests.buffer.conftest import item
+from tests.buffer.serving import served
 
 
 async def test_a_full_redis_renews_what_is_held(private_redis) -> None:
@@ -26,3 +27,13 @@ async def test_a_full_redis_renews_what_is_held(private_redis) -> None:
         assert int(server.ask("HGET", rollout, "until")) > 0
     finally:
         await buffer.aclose()
+
+
+async def test_a_start_in_a_full_redis_is_refused_with_what_to_raise(private_redis) -> None:
+    server = private_redis(aof=False)
+    async with served(server.target) as client:
+        server.ask("CONFIG", "SET", "maxmemory", 1)
+        asked = {"task_type": "outside", "num_repeat_per_sample": 2}
+        refused = await client.post("/start_rollout", json=asked)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert refused.json()["message"].startswith("maxmemory: Redis is full")

@@ -190,6 +190,19 @@ async def test_a_finalized_session_is_in_the_buffer_and_takes_no_more_turns(one:
     )  # fmt: skip
 
 
+async def test_a_session_is_finalized_once_a_full_redis_has_room(private_redis: Any) -> None:
+    server = private_redis(aof=False)
+    async with world(server.target, ScriptedVllm()) as here:
+        agent = await here.open()
+        await agent.says("hello")
+        server.ask("CONFIG", "SET", "maxmemory", 1)
+        refused = await here.finalize(agent)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert refused.json()["message"].startswith("maxmemory: Redis is full")
+        server.ask("CONFIG", "SET", "maxmemory", 0)
+        assert (await here.finalize(agent)).json()["outcome"] == "stored"
+
+
 @pytest.mark.parametrize("budget", [{"turns": 1}, {"tokens": 1}])
 async def test_a_spent_budget_ends_the_agent_and_says_so(
     one: World, budget: dict[str, int]
