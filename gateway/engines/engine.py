@@ -214,6 +214,12 @@ class Engine:
             reason = _reason(json.loads(content))
         except ValueError:
             reason = content[:300].decode(errors="replace")
+        if status in (401, 403) and not self._probed:
+            raise EngineUnfit(
+                self.url,
+                f"it asks for a key (status {status}: {reason}), and the gateway has none: "
+                "start it without --api-key, where only your machines reach it",
+            )
         # What was there at the probe and is no more is away: a router says so in an engine's place.
         if status in (400, 413, 422) or (status in (404, 405) and not self._probed):
             raise EngineRefused(self.url, status, reason)

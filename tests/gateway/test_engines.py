@@ -19,7 +19,7 @@ from gateway.errors import EngineFailed, EngineRefused, EngineUnfit
 from gateway.packing import spread
 from gateway.settings import GatewaySettings
 from ground import SettingError
-from tests.gateway.scripted.engine import Fault, ScriptedEngine, Served
+from tests.gateway.scripted.engine import Fault, Refused, ScriptedEngine, Served
 from tests.gateway.scripted.model import BOS, END, START, Template, decode, encode, misproved
 from tests.gateway.scripted.sglang import ScriptedSglang
 from tests.gateway.scripted.vllm import ScriptedVllm
@@ -228,6 +228,21 @@ async def test_an_engine_without_ids_or_log_probabilities_is_refused(face: Face)
         with pytest.raises(EngineUnfit, match="token"):
             await engine.probe()
         await engine.aclose()
+
+
+@every_face
+async def test_an_engine_that_asks_for_a_key_is_refused_and_not_waited_for(
+    real_redis: Any, face: Face
+) -> None:
+    async def closed(*_: Any) -> Any:
+        raise Refused(401, "Unauthorized")
+
+    scripted = face()
+    scripted.routes = dict.fromkeys(scripted.routes, closed)
+    with Served(scripted) as server:
+        named = f"{KINDS[face].kind}={server.url}"
+        with pytest.raises(EngineUnfit, match="without --api-key"):
+            await Pool.started(real_redis, GatewaySettings(gateway_engines=named))
 
 
 async def test_engines_with_different_templates_are_no_pool(real_redis: Any) -> None:
