@@ -117,35 +117,35 @@ class Filesystem:
 
     async def watch(self, request: Request, box: Box, user: str) -> Response:
         asked = await one_frame(request)
-        await box.session.list(_path(asked), user=user)  # a wrong path is refused at once
+        folder = await _folder(box, asked, user)
 
         async def changes() -> AsyncGenerator[Json, None]:
-            found = box.session.watch(
-                _path(asked), recursive=bool(asked.get("recursive")), user=user
-            )
+            found = box.session.watch(folder, recursive=bool(asked.get("recursive")), user=user)
             async with aclosing(found):
                 async for change in found:
-                    yield {"start": {}} if change is None else {"filesystem": _event(change, asked)}
+                    if change is None:
+                        yield {"start": {}}
+                    else:
+                        yield {"filesystem": _event(change, folder)}
 
         return streamed(changes(), _PING)
 
     async def create_watcher(self, request: Request, box: Box, user: str) -> Response:
         asked = await body(request)
-        path = _path(asked)
-        await box.session.list(path, user=user)
+        folder = await _folder(box, asked, user)
         if sum(name == box.id for name, _ in self._watchers) >= _MOST_WATCHERS:
             raise Problem("resource_exhausted", f"a sandbox has at most {_MOST_WATCHERS} watchers")
         watcher, name = _Watcher(), secrets.token_hex(8)
 
         async def follow() -> None:
-            found = box.session.watch(path, recursive=bool(asked.get("recursive")), user=user)
+            found = box.session.watch(folder, recursive=bool(asked.get("recursive")), user=user)
             try:
                 with _HELD.some() as watcher.take:
                     async with aclosing(found):
                         async for change in found:
                             watcher.ready.set()
                             if change:
-                                watcher.add(_event(change, asked))
+                                watcher.add(_event(change, folder))
             except Problem as problem:
                 watcher.problem = problem
             except EXPECTED as problem:
@@ -194,10 +194,17 @@ def _text(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
-def _event(change: Change, asked: Json) -> Json:
+async def _folder(box: Box, asked: Json, user: str) -> str:
+    """The absolute path of a folder that a client wants to watch. A wrong one is refused at
+    once."""
+    path = _path(asked)
+    await box.session.list(path, user=user)
+    return (await box.session.stat(path, user=user)).path
+
+
+def _event(change: Change, folder: str) -> Json:
     """An event, whose name is relative to the watched folder."""
-    folder = str(asked.get("path", "")).rstrip("/") + "/"
-    name = change.path.removeprefix(folder) if change.path.startswith(folder) else change.path
+    name = change.path.removeprefix(folder.rstrip("/") + "/")
     return {"name": _text(name), "type": _EVENTS[change.kind]}
 
 

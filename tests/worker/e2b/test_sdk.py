@@ -555,6 +555,19 @@ def test_changes_in_a_folder_are_seen(box):
         box.files.watch_dir("/tmp/absent")
 
 
+@pytest.mark.parametrize("path", ["watched", "~/watched", "/tmp/../home/sandbox//watched/"])
+def test_a_change_is_named_from_its_folder_however_that_was_named(box, path):
+    box.files.make_dir("watched")
+    watcher = box.files.watch_dir(path)
+    box.files.write("watched/new", "x")
+    names = set()
+    deadline = time.monotonic() + 100
+    while not names:
+        assert time.monotonic() < deadline
+        names |= {event.name for event in watcher.get_new_events()}
+    assert names == {"new"}
+
+
 def test_signed_addresses_need_no_header(server, box):
     box.files.write("/tmp/f", "signed")
     token = box._envd_access_token

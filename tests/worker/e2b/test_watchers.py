@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from jail.sessions import Change
+from jail.sessions import Change, Entry
 from worker.e2b import filesystem_rpc
 from worker.e2b.boxes import Box
 from worker.e2b.filesystem_rpc import Filesystem
@@ -26,6 +26,9 @@ class Session:
 
     async def list(self, path: str, *, user: str = "") -> list[Any]:
         return []
+
+    async def stat(self, path: str, *, user: str = "") -> Entry:
+        return Entry(path, "folder", 0, 0o755, "", "", 0.0)
 
     async def watch(self, path: str, *, recursive: bool = False, user: str = ""):
         await self.watched.wait()
