@@ -17,6 +17,7 @@ from worker.e2b.boxes import (
     Box,
     Boxes,
     details,
+    is_name,
     moment,
     name_by,
 )
@@ -83,7 +84,6 @@ class Rest:
             found = [one for one in found if one["startedAt"] > since]
         if "running" not in states:
             found = []
-        found.sort(key=_order, reverse=asked.get("order", "desc") != "asc")
         page, token = _page(found, asked)
         return JSONResponse(page, headers={"x-next-token": token} if token else {})
 
@@ -182,12 +182,22 @@ def _order(one: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _page(found: list[Json], asked: Mapping[str, str]) -> tuple[list[Json], str]:
-    """A page of the list, and the token of the next: where it begins."""
+    """A page of the list, and the token of the next: this one's last sandbox. So those that end
+    meanwhile, as their client ends page after page, move no other past a page."""
+    newest_first = asked.get("order", "desc") != "asc"
+    found = sorted(found, key=_order, reverse=newest_first)
     try:
-        begin = int(base64.urlsafe_b64decode(asked.get("nextToken", "") or b"MA=="))
         limit = max(1, min(_PAGE, int(asked.get("limit", _PAGE))))
+        if token := asked.get("nextToken"):
+            began, _, name = base64.urlsafe_b64decode(token).decode().partition(" ")
+            if not is_name(name):
+                raise ValueError(name)
+            last = began, name
+            found = [
+                one for one in found if _order(one) != last and (_order(one) < last) == newest_first
+            ]
     except ValueError:
         raise Problem("invalid_argument", "limit or nextToken is not what a list gave") from None
-    more = len(found) > begin + limit
-    token = base64.urlsafe_b64encode(str(begin + limit).encode()).decode() if more else ""
-    return found[begin : begin + limit], token
+    page, rest = found[:limit], found[limit:]
+    token = base64.urlsafe_b64encode(" ".join(_order(page[-1])).encode()).decode() if rest else ""
+    return page, token

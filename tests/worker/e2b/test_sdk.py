@@ -142,6 +142,34 @@ def test_sandboxes_are_listed_by_metadata_in_pages(server):
         box.kill()
 
 
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_sandboxes_that_are_ended_page_by_page_are_all_ended(server, order):
+    from e2b import SandboxQuery
+
+    run = uuid.uuid4().hex
+    made = [Sandbox.create(metadata={"run": run}, **server.options) for _ in range(4)]
+    about = {"metadata": f"run={run}", "limit": 1, "order": order}
+    address, key = f"{server.url}/v2/sandboxes", {"x-api-key": server.options["api_key"]}
+    ended = []
+    while "nextToken" not in about or about["nextToken"]:
+        answer = httpx.get(address, params=about, headers=key).raise_for_status()
+        for one in answer.json():
+            ended.append(one["sandboxID"])
+            assert Sandbox.kill(ended[-1], **server.options)
+        about["nextToken"] = answer.headers.get("x-next-token", "")
+    names = [box.sandbox_id for box in made]
+    assert ended == (names if order == "asc" else names[::-1])
+    left = Sandbox.list(query=SandboxQuery(metadata={"run": run}), **server.options)
+    assert left.next_items() == []
+
+
+@pytest.mark.parametrize("token", ["MTAw", "é", "bm8gbmFtZQ=="])
+def test_a_page_that_no_list_named_is_refused(server, token):
+    address, key = f"{server.url}/v2/sandboxes", {"x-api-key": server.options["api_key"]}
+    answer = httpx.get(address, params={"nextToken": token}, headers=key)
+    assert answer.status_code == 400
+
+
 def test_a_wrong_key_is_refused(server):
     with pytest.raises(AuthenticationException):
         Sandbox.create(**server.options | {"api_key": f"e2b_{'0' * 40}"})
