@@ -69,7 +69,8 @@ class Rest:
 
     async def list(self, request: Request) -> Response:
         asked = request.query_params
-        pairs = parse_qsl(asked.get("metadata", ""))  # the SDK encodes twice more than a query is
+        # The SDK encodes twice more than a query is. A key whose text is empty is a condition too.
+        pairs = parse_qsl(asked.get("metadata", ""), keep_blank_values=True)
         wanted = {unquote(key): unquote(value) for key, value in pairs}
         states = ",".join(asked.getlist("state")).split(",") if "state" in asked else ["running"]
         found = [details(info, self._cores) async for info in self._boxes.living()]

@@ -163,6 +163,14 @@ def test_sandboxes_that_are_ended_page_by_page_are_all_ended(server, order):
     assert left.next_items() == []
 
 
+def test_a_list_keeps_to_metadata_whose_text_is_empty(server, box):
+    from e2b import SandboxQuery
+
+    with Sandbox.create(metadata={"stage": ""}, **server.options) as one:
+        pages = Sandbox.list(query=SandboxQuery(metadata={"stage": ""}), **server.options)
+        assert [found.sandbox_id for found in pages.next_items()] == [one.sandbox_id]
+
+
 @pytest.mark.parametrize("token", ["MTAw", "é", "bm8gbmFtZQ=="])
 def test_a_page_that_no_list_named_is_refused(server, token):
     address, key = f"{server.url}/v2/sandboxes", {"x-api-key": server.options["api_key"]}
