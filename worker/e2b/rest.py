@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -82,7 +83,8 @@ class Rest:
         if template := asked.get("template"):
             found = [one for one in found if one["templateID"] == template]
         if since := asked.get("startedAfter"):
-            found = [one for one in found if one["startedAt"] > since]
+            after = _moment_in(since)
+            found = [one for one in found if datetime.fromisoformat(one["startedAt"]) > after]
         if "running" not in states:
             found = []
         page, token = _page(found, asked)
@@ -176,6 +178,15 @@ class Rest:
     async def not_offered(self, request: Request) -> Response:
         what = request.url.path.rpartition("/")[2]
         raise Problem("unimplemented", f"{what} is not offered: docs/guide/e2b.md says what is")
+
+
+def _moment_in(text: str) -> datetime:
+    """A moment as a client writes it, who may be in another time zone. Raises `Problem`."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise Problem("invalid_argument", f"startedAfter is {text!r:.100}; it is a date") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _order(one: Mapping[str, str]) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 import uuid
+from datetime import timedelta, timezone
 from importlib.metadata import version
 
 import httpx
@@ -169,6 +170,20 @@ def test_a_list_keeps_to_metadata_whose_text_is_empty(server, box):
     with Sandbox.create(metadata={"stage": ""}, **server.options) as one:
         pages = Sandbox.list(query=SandboxQuery(metadata={"stage": ""}), **server.options)
         assert [found.sandbox_id for found in pages.next_items()] == [one.sandbox_id]
+
+
+def test_a_list_begins_after_a_moment_in_any_time_zone(server, box):
+    started = box.get_info().started_at
+    address, key = f"{server.url}/v2/sandboxes", {"x-api-key": server.options["api_key"]}
+    for hours in (-7, 0, 9):
+        zone = timezone(timedelta(hours=hours))
+        for seconds, there in ((-1, True), (1, False)):
+            after = (started + timedelta(seconds=seconds)).astimezone(zone).isoformat()
+            answer = httpx.get(address, params={"startedAfter": after}, headers=key)
+            listed = [one["sandboxID"] for one in answer.raise_for_status().json()]
+            assert (box.sandbox_id in listed) == there
+    answer = httpx.get(address, params={"startedAfter": "yesterday"}, headers=key)
+    assert answer.status_code == 400
 
 
 @pytest.mark.parametrize("token", ["MTAw", "é", "bm8gbmFtZQ=="])
