@@ -59,7 +59,7 @@ class Desk:
         self._line = wire.at(job.channel)
         self._complaints: dict[int, int] = {}  # by process: where one that never began says why
         self._calls: set[int] = set()  # those of them that are calls on files
-        self._passed = Passed(job.evidence) if job.evidence else None
+        self._passed: dict[int, Passed] = {}  # by process: the limits passed since it began
         self._limit = ""  # that the session passed, for the commands that are killed for it
         self._meter = self._new_meter()
         woken, self._waking = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -129,6 +129,8 @@ class Desk:
                 said, ends[:] = [master], [slave]
             reason, complaint = os.pipe2(os.O_CLOEXEC)
             try:
+                evidence = self._job.evidence
+                passed = Passed(evidence) if evidence else None  # before any of it may be its own
                 if (pid := os.fork()) == 0:
                     self._become(order, ends * 3 if said else ends, complaint)
             except OSError:
@@ -141,6 +143,8 @@ class Desk:
         else:
             os.set_blocking(reason, False)
             self._complaints[pid] = reason
+            if passed:
+                self._passed[pid] = passed
             if "call" in order:
                 self._calls.add(pid)
             self.say({"started": order["start"], "pid": pid}, said)
@@ -272,15 +276,18 @@ class Desk:
                 with contextlib.suppress(BlockingIOError):
                     said = os.read(reason, _MOST_COMPLAINED)
                 os.close(reason)
-                words, limit = said.decode("utf-8", "replace"), self._limit_of(status)
+                words, limit = said.decode("utf-8", "replace"), self._limit_of(pid, status)
                 self.say({"ended": pid, "status": status, "limit": limit, "said": words})
 
-    def _limit_of(self, status: int) -> str:
+    def _limit_of(self, pid: int, status: int) -> str:
         """The limit that a command was killed for, by the kernel or by its init."""
-        if self._passed is None:  # no cgroup: the init alone sees limits, and kills
+        if (mine := self._passed.pop(pid, None)) is None:  # no cgroup: init sees limits, and kills
             return self._limit if os.WIFSIGNALED(status) else ""
-        passed = self._passed.since()  # asked of each command: it counts from the last question
-        return passed if status else ""
+        if not status or not (limit := mine.since()):
+            return ""
+        for other in self._passed.values():  # it is said of one command alone
+            other.since()
+        return limit
 
     def _new_meter(self) -> Meter:
         job = self._job

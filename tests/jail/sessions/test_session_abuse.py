@@ -1,12 +1,13 @@
 """The abuse that one-shot programs are tested with, in sessions: the session and others go on."""
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import AsyncIterator
 
 import pytest
 
-from jail.sessions import CommandRequest, LocalSessions, Session, SessionRequest
+from jail.sessions import CommandRequest, LocalSessions, Process, Session, SessionRequest
 from tests.jail.abuses import ABUSES, LOOK_IN, Abuse
 from tests.jail.conftest import MB
 from tests.jail.hidings import HIDINGS
@@ -130,6 +131,43 @@ async def test_a_limit_of_memory_is_said(in_namespaces: LocalSessions) -> None:
     assert ran.exit.code != 0
     assert ran.exit.why == "memory_limit"
     assert await well(session)
+    await session.end()
+
+
+_TOO_MUCH = "python3 -c 'x = bytearray(1 << 30)' 2>/dev/null"
+
+
+async def said(process: Process) -> None:
+    """Until a command has said something."""
+    async with asyncio.timeout(LONGEST), contextlib.aclosing(process.events()) as events:
+        await anext(events)
+
+
+async def test_a_limit_that_the_background_passed_is_not_said_of_a_later_command(
+    in_namespaces: LocalSessions,
+) -> None:
+    """A `grep` that found nothing was called killed for its memory."""
+    session = await in_namespaces.open(SessionRequest(memory_mb=128))
+    hog = f"{_TOO_MUCH}; echo over; read word"
+    background = await session.start(CommandRequest(["sh", "-c", hog], stdin=True))
+    await said(background)
+    ran = await session.run(CommandRequest(["false"], timeout=LONGEST))
+    assert (ran.exit.code, ran.exit.why) == (1, "")
+    await background.close()
+    await session.end()
+
+
+async def test_what_ends_well_takes_no_limit_from_the_command_that_passed_it(
+    in_namespaces: LocalSessions,
+) -> None:
+    session = await in_namespaces.open(SessionRequest(memory_mb=128))
+    hog = f"{_TOO_MUCH}; echo over; read word; exit 1"
+    process = await session.start(CommandRequest(["sh", "-c", hog], stdin=True))
+    await said(process)
+    assert await well(session)
+    await process.close_stdin()
+    assert (await process.wait()).why == "memory_limit"
+    await process.close()
     await session.end()
 
 
