@@ -261,7 +261,8 @@ class Session(Protocol):
         """The commands that run now."""
 
     async def write_stdin(self, which: int | str, data: bytes) -> None:
-        """Write to the input or terminal of a command that another caller may have started."""
+        """Write to the input or terminal of a command that another caller may have started. Raises
+        `ProcessGone`, and `SessionRefused` if it was started without one, or it was closed."""
 
     async def close_stdin(self, which: int | str) -> None:
         """End the input of a command, as `write_stdin` writes to it."""

@@ -314,6 +314,8 @@ class Hub:
         kept = self._of(call)
         with kept.used():
             streams = kept.find(call.header["which"])
+            if call.body:
+                streams.require_input()
             await self._obey(call, kept, streams, (call.header, call.body))
             await call.answer()
 

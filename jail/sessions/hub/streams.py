@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from jail.sessions.errors import TooManySessions
+from jail.sessions.errors import SessionRefused, TooManySessions
 from jail.sessions.wire import PIECE, packed
 
 _PAUSE = 0.01  # seconds between two reads of what nobody listens to
@@ -176,6 +176,14 @@ class Streams:
             self._close_input()
 
     # What it reads.
+
+    def require_input(self) -> None:
+        """Require that it takes input. Raises `SessionRefused` where none would ever arrive."""
+        if not (self.about.get("stdin") or self.about.get("terminal")) or self._input_over:
+            raise SessionRefused(
+                f"process {self.pid} takes no input: it was started without `stdin`, or its input"
+                " was closed"
+            )
 
     async def write(self, data: bytes, gone: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Write to the command's stdin, and wait until there is room for more, or the sender has

@@ -430,6 +430,19 @@ def test_input_is_ended(shared):
 
 
 @needs_recent
+def test_input_that_a_command_cannot_get_is_refused(shared):
+    without = shared.commands.run("sleep 600", background=True)
+    with pytest.raises(SandboxException, match="takes no input"):
+        shared.commands.send_stdin(without.pid, "lost")
+    closed = shared.commands.run("cat; sleep 600", background=True, stdin=True)
+    shared.commands.close_stdin(closed.pid)
+    with pytest.raises(SandboxException, match="its input was closed"):
+        shared.commands.send_stdin(closed.pid, "lost")
+    assert without.kill()
+    assert closed.kill()
+
+
+@needs_recent
 def test_a_command_out_of_time_is_killed(shared):
     mark = uuid.uuid4().hex
     with pytest.raises(TimeoutException):
