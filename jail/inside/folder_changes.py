@@ -16,6 +16,7 @@ _CREATED, _DELETED, _MOVED_FROM, _MOVED_TO = 0x100, 0x200, 0x40, 0x80
 _MODIFIED, _ATTRIBUTES, _OVERFLOW, _FOLDER, _ONLY_FOLDER = 0x2, 0x4, 0x4000, 0x40000000, 0x01000000
 _WATCHED = _CREATED | _DELETED | _MOVED_FROM | _MOVED_TO | _MODIFIED | _ATTRIBUTES | _ONLY_FOLDER
 _EVENT = struct.Struct("iIII")
+_NOT_WATCHED = (FileNotFoundError, NotADirectoryError, PermissionError)  # gone, or another user's
 
 
 def opened() -> int:
@@ -37,7 +38,7 @@ def tell(watching: int, path: str, recursive: bool) -> None:
             for inner in _inside(folder):
                 yield inner
                 if os.path.isdir(inner) and not os.path.islink(inner):
-                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    with contextlib.suppress(*_NOT_WATCHED):
                         yield from add(inner)
 
     list(add(path))
@@ -49,7 +50,7 @@ def tell(watching: int, path: str, recursive: bool) -> None:
         for kind, changed, is_folder in _events(os.read(watching, 1 << 16), watched):
             changes = [{"kind": kind, "path": changed}]
             if is_folder and recursive and kind == "create":
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                with contextlib.suppress(*_NOT_WATCHED):
                     changes += [{"kind": "create", "path": inner} for inner in add(changed)]
             put(1, b"".join(json.dumps(change).encode() + b"\n" for change in changes))
 

@@ -219,6 +219,21 @@ async def test_changes_are_told_as_they_come(session):
     await changes.aclose()
 
 
+async def test_a_closed_folder_ends_no_watch_of_what_is_around_it(session):
+    await session.make_folder("watched")
+    await sh(session, "mkdir -m 0 watched/closed")
+    changes = session.watch("watched", recursive=True)
+    home = (await session.stat("watched")).path
+    async with asyncio.timeout(WITHIN):
+        assert await anext(changes) is None
+        await sh(session, "mkdir -m 0 watched/later; : > watched/file")
+        assert await anext(changes) == Change("create", f"{home}/later")
+        assert await anext(changes) == Change("create", f"{home}/file")
+    await changes.aclose()
+    with pytest.raises(PermissionError):
+        await anext(session.watch("watched/closed"))
+
+
 async def test_one_session_watches_so_many_folders_and_no_more(in_namespaces):
     session = await in_namespaces.open(SessionRequest())
     watches = [session.watch(".") for _ in range(16)]
