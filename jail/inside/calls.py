@@ -21,6 +21,7 @@ MOST_ENTRIES = 100_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONGEST_PATH = 4096  # bytes, its end among them
 _TOO_DEEP = "folders lie so deep in it that the kernel takes no path to them; list less depth"
+_PASSED_OVER = (FileNotFoundError, NotADirectoryError, PermissionError)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -178,8 +179,10 @@ def _list(path: str, depth: int, **_: Any) -> None:
     while folders:
         folder, level = folders.pop()
         names = _names(folder, must_be_there=level == 1)
+        # What has gone meanwhile, or lies in a folder below that shows its names alone.
+        passed_over = (FileNotFoundError,) if level == 1 else _PASSED_OVER
         for name in sorted(names):
-            with contextlib.suppress(FileNotFoundError):  # it has gone meanwhile
+            with contextlib.suppress(*passed_over):
                 if len(os.fsencode(path := os.path.join(folder, name))) >= _LONGEST_PATH:
                     raise OSError(errno.ENAMETOOLONG, _TOO_DEEP)
                 entry = _entry(path)
@@ -195,7 +198,7 @@ def _list(path: str, depth: int, **_: Any) -> None:
 def _names(folder: str, must_be_there: bool) -> list[str]:
     try:
         return os.listdir(folder)
-    except (PermissionError, FileNotFoundError):
+    except _PASSED_OVER:
         if must_be_there:
             raise
         return []

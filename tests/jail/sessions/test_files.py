@@ -234,6 +234,16 @@ async def test_a_closed_folder_ends_no_watch_of_what_is_around_it(session):
         await anext(session.watch("watched/closed"))
 
 
+async def test_a_folder_that_shows_its_names_alone_hides_nothing_around_it(in_namespaces):
+    session = await in_namespaces.open(SessionRequest())
+    await sh(session, "mkdir -p top/names; touch top/file top/names/inner; chmod 444 top/names")
+    found = [entry.name for entry in await session.list("top", depth=2)]
+    assert found == ["file", "names"]
+    with pytest.raises(PermissionError):
+        await session.list("top/names")
+    await session.end()
+
+
 async def test_one_session_watches_so_many_folders_and_no_more(in_namespaces):
     session = await in_namespaces.open(SessionRequest())
     watches = [session.watch(".") for _ in range(16)]
