@@ -58,7 +58,10 @@ class _Watcher:
     held: int = 0  # bytes
 
     def add(self, event: Json) -> None:
-        """Keep an event until the client fetches it. Raises `Problem` if nobody fetches them."""
+        """Keep an event until the client fetches it. Raises `Problem` if nobody fetches them. A log
+        that grows says the same again and again, which is one event."""
+        if self.events[-1:] == [event]:
+            return
         self.events.append(event)
         if len(self.events) > _MOST_EVENTS:
             most = f"more than {_MOST_EVENTS} changes wait to be fetched"

@@ -34,8 +34,8 @@ class Session:
         await self.watched.wait()
         yield None
         while True:
-            for _ in range(await self.changes.get()):
-                yield Change("create", "/tmp/" + "x" * 744)
+            for number in range(await self.changes.get()):
+                yield Change("create", "/tmp/" + f"{number:x>744}")
             self.changes.task_done()
 
 
@@ -64,6 +64,19 @@ async def test_changes_that_nobody_fetches_are_bounded(monkeypatch):
     with pytest.raises(Problem, match="above 10,000 bytes"):
         await ask(service.events, box, watcherId=watcher)
     assert filesystem_rpc._HELD.bytes == 0
+    service.forget("one")
+
+
+async def test_a_log_that_grows_is_one_change_until_it_is_fetched():
+    session: Any = Session()
+    session.watched.set()
+    service, box = Filesystem(), Box(session, "base", "token")
+    watcher = (await ask(service.create_watcher, box, path="/tmp"))["watcherId"]
+    for _ in range(2):
+        for _ in range(2 * filesystem_rpc._MOST_EVENTS):
+            session.changes.put_nowait(1)
+        await session.changes.join()
+        assert len((await ask(service.events, box, watcherId=watcher))["events"]) == 1
     service.forget("one")
 
 
