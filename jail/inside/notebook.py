@@ -77,6 +77,7 @@ class Interpreter:
         self._files: set[str] = set()
         self._loop: Any = None
         self._home = _thread.get_ident()
+        self._process = os.getpid()
         vars(builtins)["display"] = self.display
         vars(builtins)[_SHELL] = functools.partial(_shell, names)
         self.on_import("asyncio", self._lend_loop)
@@ -97,7 +98,21 @@ class Interpreter:
             self.shows(dict(value) if raw else _forms_of(value), False)
 
     def execute(self, code: str, file: str) -> Any:
-        """The value of its last line, unless a semicolon keeps that from being shown."""
+        """The value of its last line, unless a semicolon keeps that from being shown.
+
+        A process that the code has forked, and that comes to the code's end, ends there as it
+        would in a script. Behind it only the interpreter itself goes on."""
+        try:
+            value = self._value_of(code, file)
+        except BaseException as problem:
+            if os.getpid() != self._process:
+                _leave(self.exit_code(problem))
+            raise
+        if os.getpid() != self._process:
+            _leave(0)
+        return value
+
+    def _value_of(self, code: str, file: str) -> Any:
         self._files.add(file)
         lines, tree = _parsed(code, file)
         linecache.cache[file] = len(code), None, lines, file
@@ -113,6 +128,16 @@ class Interpreter:
         else:
             value = [eval(part, self.names) for part in parts][-1]  # noqa: S307
         return None if _quiet("".join(lines)) else value
+
+    def exit_code(self, problem: BaseException) -> int:
+        """The exit code of a program that this ends. What is said of it goes to stderr."""
+        if not isinstance(problem, SystemExit):
+            sys.stderr.writelines(self.lines_of(problem))
+            return 1
+        if problem.code is None or isinstance(problem.code, int):
+            return (problem.code or 0) & 255
+        print(problem.code, file=sys.stderr)
+        return 1
 
     def lines_of(self, problem: BaseException) -> list[str]:
         """The lines of an error's traceback, without the notebook's own frames."""
@@ -485,6 +510,12 @@ def _flush() -> None:
             vars(sys)[name].flush()
 
 
+def _leave(code: int) -> None:
+    """End this process, and nothing that it shares with the one that it was forked from."""
+    _flush()
+    os._exit(code)
+
+
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
     """SIGINT ends what runs here, and nothing else."""
@@ -825,14 +856,8 @@ def _program(interpreter: Interpreter, path: str, name: str) -> int:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
             interpreter.execute(text, name)
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return (end.code or 0) & 255
-        print(end.code, file=sys.stderr)
-        return 1
     except BaseException as problem:  # noqa: BLE001  any error here is the program's own
-        sys.stderr.writelines(interpreter.lines_of(problem))
-        return 1
+        return interpreter.exit_code(problem)
     return 0
 
 

@@ -807,6 +807,17 @@ while view:
 
 
 @interpreter
+def test_a_process_that_a_cell_forks_ends_with_the_cell(server):
+    with CodeSandbox.create(**server.options) as box:
+        forks = "import os, sys\nif os.fork() == 0:\n    sys.exit(3)\nprint(os.wait()[1] >> 8)"
+        ran = box.run_code(forks)
+        assert (ran.logs.stdout, ran.error) == (["3\n"], None)
+        for _ in range(3):
+            ran = box.run_code("print(1)")
+            assert (ran.logs.stdout, ran.logs.stderr) == (["1\n"], [])
+
+
+@interpreter
 def test_contexts_do_not_share_names(server):
     with CodeSandbox.create(**server.options) as box:
         context = box.create_code_context(cwd="/tmp")

@@ -124,6 +124,20 @@ def test_one_that_awaits_is_interrupted_too(begin, tmp_path):
     assert ran(begin("print(x)")) == ("1\n", "", 0)
 
 
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [("pass", 0, ""), ("sys.exit(3)", 3, ""), ("sys.exit('no')", 1, "no"), ("1 / 0", 1, "Zero")],
+)
+def test_a_process_that_a_program_forks_ends_with_the_program(begin, end, code, said):
+    forks = f"import os, sys\nif os.fork() == 0:\n    print('child')\n    {end}\nelse:\n"
+    forks += "    n = os.WEXITSTATUS(os.wait()[1])\n    print(n)"
+    printed, told, ended = ran(begin(forks))
+    assert (printed, ended) == (f"child\n{code}\n", 0)
+    assert said in told
+    for _ in range(3):  # of two interpreters at one door, one would not know it
+        assert ran(begin("print(n)")) == (f"{code}\n", "", 0)
+
+
 def test_what_a_program_shows_is_printed(begin):
     shown = "n = 2\n!echo {n}\ndisplay('x')\nfrom IPython.display import display\ndisplay(3)\n4"
     assert ran(begin(shown)) == ("2\n'x'\n3\n", "", 0)
