@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 from ground import tracing
 from jail.images import ImageUnknown
+from jail.images.store import BUILD, Image, ImageStore
 from jail.sessions import (
     CommandRequest,
     LocalSessions,
@@ -161,13 +162,10 @@ class Boxes:
         named = metadata.get(key, "") if key and isinstance(metadata, dict) else ""
         return named if isinstance(named, str) else ""
 
-    async def check_image(self, name: str) -> None:
-        """Check a template's image. Raises `Problem` if no sandbox can start from it here."""
-        if name not in OUR_ROOTS:
-            try:
-                await asyncio.to_thread(self.sessions.images.find, name)
-            except ImageUnknown:
-                raise unknown(name) from None
+    async def check_known(self, template: str) -> None:
+        """Check that a template of this name exists here, under any tag. Raises `Problem`."""
+        if template not in OUR_ROOTS:
+            await asyncio.to_thread(images_of, self.sessions.images, template)
 
     async def _open(self, request: SessionRequest, fork_of: Session | None = None) -> Session:
         """Open a session, or a fork of one, registered if there is a Redis. What failed on this
@@ -284,6 +282,19 @@ def unknown(image: str) -> Problem:
         f"template {image!r} does not exist: no image has that name here. On the machine that runs"
         f" sandboxes: penstock images add FILE --name {image}",
     )
+
+
+def images_of(store: ImageStore, template: str) -> list[Image]:
+    """The images of a template, one for each of its tags, the oldest first. Raises `Problem`."""
+    named = [image for image in store.images() if is_tag_of(image.name, template)]
+    if not named or template.startswith(BUILD):
+        raise unknown(template)
+    return sorted(named, key=lambda image: image.added)
+
+
+def is_tag_of(image: str, template: str) -> bool:
+    """Whether an image is that of a template, under any tag."""
+    return image == template or image.startswith(f"{template}:")
 
 
 async def lives(box: Box) -> bool:

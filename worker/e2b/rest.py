@@ -170,9 +170,10 @@ class Rest:
         }])  # fmt: skip
 
     async def alias(self, request: Request) -> Response:
+        """Whether a template of this name exists, under any tag."""
         name = request.path_params["alias"]
-        if not (self._fleet and await self._fleet.has(name)):
-            await self._boxes.check_image(name)
+        if not (self._fleet and await self._fleet.knows(name)):
+            await self._boxes.check_known(name)
         return JSONResponse({"templateID": name, "public": False})
 
     async def not_offered(self, request: Request) -> Response:

@@ -332,7 +332,11 @@ def test_a_tag_points_at_its_newest_build_and_each_build_can_be_started(server: 
 
 def test_a_template_exists_under_any_tag(server: E2bServer) -> None:
     key = {"x-api-key": KEY_OF_ALL}
-    for name, status in (("t", 200), ("t:latest", 200), ("absent", 404), (BUILD, 404)):
+    store = ImageStore.of(ImageSettings(images=server.folder.parent / "images"), 65534)
+    store.extend(store.find("t"), None, "tagged:v1", ImageConfig())
+    exist, absent = ("t", "t:latest", "tagged", "tagged:v1", "base"), ("absent", "tagged:v2", BUILD)
+    for name in (*exist, *absent):
+        status = 200 if name in exist else 404
         found = patient.get(f"{server.url}/templates/aliases/{name}", headers=key)
         assert found.status_code == status, name
     # An image that was added and not built has no build to name.

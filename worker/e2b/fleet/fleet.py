@@ -19,6 +19,7 @@ from ground.http.wires import Headers
 from ground.process import aside
 from ground.recent import Recent
 from jail.sessions import TooManySessions
+from worker.e2b.boxes import is_tag_of
 from worker.e2b.fleet.machines import FRESH, Machine, Machines
 from worker.e2b.fleet.relay import FORWARDED, TARGET, Relay, Unreachable
 from worker.e2b.problems import Problem
@@ -143,9 +144,10 @@ class Fleet:
             " PENSTOCK_SESSION_MOST",
         )
 
-    async def has(self, image: str) -> bool:
-        """Whether a machine of the fleet has it."""
-        return any(machine.has(image) for machine in await self._machines.look())
+    async def knows(self, template: str) -> bool:
+        """Whether a machine of the fleet has a template of this name, under any tag."""
+        machines = await self._machines.look()
+        return any(is_tag_of(image, template) for each in machines for image in each.images)
 
     async def _places(self, image: str) -> list[Machine]:
         """The places to try, the best first: those with room, then some that look full."""

@@ -21,8 +21,8 @@ from starlette.routing import Route
 
 from ground.recent import Recent
 from jail.images import ImageUnknown
-from jail.images.store import BUILD, Image
-from worker.e2b.boxes import Boxes, moment, unknown
+from jail.images.store import BUILD
+from worker.e2b.boxes import Boxes, images_of, moment, unknown
 from worker.e2b.problems import EXPECTED, Problem, problem_of
 from worker.e2b.templates.steps import Building, StepFailed
 from worker.e2b.wire import Json, body, is_number
@@ -80,7 +80,6 @@ class Templates:
         one = "/templates/{template:path}"
         return [
             Route("/v3/templates", keyed(self.ask), methods=["POST"]),
-            Route("/templates/aliases/{template:path}", keyed(self.known), methods=["GET"]),
             Route(f"{one}/tags", keyed(self.tags), methods=["GET"]),
             Route(f"{one}/files/{{digest}}", keyed(self.file), methods=["GET"]),
             Route("/templates/upload/{ticket}", unkeyed(self.upload), methods=["PUT"]),
@@ -107,17 +106,11 @@ class Templates:
                 "tags": tags, "aliases": [name]}  # fmt: skip
         return JSONResponse(said, status_code=202)
 
-    async def known(self, request: Request) -> Response:
-        """Whether a template of this name exists, under any tag."""
-        template = request.path_params["template"]
-        await asyncio.to_thread(self._images_of, template)
-        return JSONResponse({"templateID": template, "public": False})
-
     async def tags(self, request: Request) -> Response:
         """The tags of a template, and the build that each of them points at. An image that was not
         built has no tag."""
         template = request.path_params["template"].partition(":")[0]
-        images = await asyncio.to_thread(self._images_of, template)
+        images = await asyncio.to_thread(images_of, self._boxes.sessions.images, template)
         builds = {image.content: image.build for image in images if image.build}
         said = [
             {"tag": image.name.removeprefix(template).removeprefix(":") or _UNTAGGED,
@@ -126,16 +119,6 @@ class Templates:
             if not image.build and image.content in builds
         ]  # fmt: skip
         return JSONResponse(said)
-
-    def _images_of(self, template: str) -> list[Image]:
-        named = [
-            image
-            for image in self._boxes.sessions.images.images()
-            if image.name == template or image.name.startswith(f"{template}:")
-        ]
-        if not named or template.startswith(BUILD):
-            raise unknown(template)
-        return sorted(named, key=lambda image: image.added)
 
     def _folder(self) -> Path:
         folder = self._boxes.sessions.images.folder / "uploads"
