@@ -42,6 +42,7 @@ OUR_ROOTS = ("base", "code-interpreter-v1")
 _NAME_BYTES, _SECRET_BYTES = 10, 20
 _NAME = re.compile(r"i[0-9a-f]{20}")
 _MOST_TEXT = 16 << 10
+_NOT_OFFERED = ("volumeMounts", "iam")  # without them a program would lose what it keeps there
 _TEMPLATE, _METADATA, _TOKEN = "e2b.template", "e2b.metadata", "e2b.token"
 
 
@@ -94,6 +95,9 @@ class Boxes:
             return await self._created(wanted, name, token)
 
     async def _created(self, wanted: Mapping[str, Any], name: str, token: str) -> Box:
+        for what in _NOT_OFFERED:
+            if wanted.get(what):
+                raise Problem("unimplemented", f"{what} is not offered: docs/guide/e2b.md")
         metadata = texts(wanted.get("metadata") or {}, "metadata")
         template, image = check_template(wanted.get("templateID")), self.image_of(wanted)
         asked = wanted.get("network") or {}

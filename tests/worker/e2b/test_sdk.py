@@ -230,6 +230,18 @@ def test_what_is_not_offered_is_refused_by_name(server, box):
 
 
 @pytest.mark.parametrize(
+    "asked", [{"volumeMounts": [{"name": "kept", "path": "/mnt"}]}, {"iam": {"tokens": {}}}]
+)
+def test_a_creation_that_needs_what_is_not_offered_is_refused(server, asked):
+    answer = patient.post(
+        f"{server.url}/v2/sandboxes", json={"templateID": "base", **asked},
+        headers={"x-api-key": server.options["api_key"]},
+    )  # fmt: skip
+    assert answer.status_code == 501
+    assert answer.json()["message"].startswith(f"{next(iter(asked))} is not offered")
+
+
+@pytest.mark.parametrize(
     ("call", "asked"),
     [
         ("filesystem.Filesystem/ListDir", {"path": "/tmp", "depth": [2]}),
