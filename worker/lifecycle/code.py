@@ -8,6 +8,7 @@ at the next turn. One without has a sandbox to itself, for that one program.
 import base64
 import hashlib
 import time
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import cache
 from importlib.resources import files
@@ -22,6 +23,7 @@ from worker.lifecycle.sandbox import OpenSandbox
 from worker.lifecycle.settings import LifecycleSettings
 from worker.settings import WorkerSettings
 
+Opener = Callable[[], AbstractAsyncContextManager[OpenSandbox]]
 _COMMANDS = {"python": ("py", "python3"), "bash": ("sh", "bash")}
 
 
@@ -43,7 +45,8 @@ class SessionSandbox:
             )
         try:
             async with self._sandbox(request) as sandbox:
-                return await run_in(sandbox, request)
+                anew = self._lifecycle.open if request.instance_id is not None else None
+                return await run_in(sandbox, request, anew)
         except (SandboxLost, CommandFailed) as failure:
             if request.instance_id is None:
                 raise
@@ -72,18 +75,23 @@ def sessions(settings: WorkerSettings) -> SessionSandbox:
     return SessionSandbox(SandboxLifecycle.from_settings(provider))
 
 
-async def run_in(sandbox: OpenSandbox, request: CodeRequest) -> CodeResult:
-    """The program's end, in a sandbox that is open. Raises what `sandbox.exec` raises."""
-    began = time.monotonic()
-    for name, content in request.files.items():
-        try:
-            await sandbox.write_file(name, base64.b64decode(content))
-        except FILE_ERRORS as problem:
-            raise SandboxUnfit(
-                f"files: {name!r} cannot be written ({problem})", reason="refused"
-            ) from None
-    ran_from = time.monotonic()
-    ended = await _ended(sandbox, request)
+async def run_in(
+    sandbox: OpenSandbox, request: CodeRequest, anew: Opener | None = None
+) -> CodeResult:
+    """The program's end, in a sandbox that is open. Raises what `sandbox.exec` raises.
+
+    `anew` opens another sandbox of its kind, if programs may have run in this one before. Files
+    that a new one takes are refused here by what those programs have done."""
+    began = ran_from = time.monotonic()
+    try:
+        await _write_files(sandbox, request)
+    except SandboxUnfit as refused:
+        if anew is None or await _refuses(anew, request):
+            raise
+        ended = _not_run(refused)
+    else:
+        ran_from = time.monotonic()
+        ended = await _ended(sandbox, request)
     took = time.monotonic() - ran_from
     files = await _fetched(sandbox, request.fetch_files)
     return CodeResult(
@@ -97,15 +105,39 @@ async def run_in(sandbox: OpenSandbox, request: CodeRequest) -> CodeResult:
     ).bounded()
 
 
+async def _write_files(sandbox: OpenSandbox, request: CodeRequest) -> None:
+    for name, content in request.files.items():
+        try:
+            await sandbox.write_file(name, base64.b64decode(content))
+        except FILE_ERRORS as problem:
+            raise SandboxUnfit(
+                f"files: {name!r} cannot be written ({problem})", reason="refused"
+            ) from None
+
+
+async def _refuses(anew: Opener, request: CodeRequest) -> bool:
+    """Whether a new sandbox refuses the request's files too, so that they are at fault."""
+    async with anew() as sandbox:
+        try:
+            await _write_files(sandbox, request)
+        except SandboxUnfit:
+            return True
+    return False
+
+
+def _not_run(problem: Exception) -> ExecResult:
+    """A program that fills the disk, or locks its folder, must not mask what comes after it."""
+    why = f"[not run, since earlier programs left no place for it: {problem}]"
+    return ExecResult(1, b"", why.encode(errors="replace"))
+
+
 async def _ended(sandbox: OpenSandbox, request: CodeRequest) -> ExecResult:
     try:
         command = await _program(sandbox, request)
     except FILE_ERRORS as problem:
         if request.instance_id is None:  # nothing ran there before
             raise CommandFailed(sandbox.name, problem) from None
-        # A program that fills the disk, or locks its folder, must not mask what comes after it.
-        why = f"[not run, since earlier programs left no place for it: {problem}]"
-        return ExecResult(1, b"", why.encode(errors="replace"))
+        return _not_run(problem)
     return await sandbox.exec(command, timeout=request.run_timeout, stdin=request.stdin or "")
 
 

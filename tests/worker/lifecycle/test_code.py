@@ -90,16 +90,34 @@ async def test_at_landlock_a_session_runs_bash_and_says_why_no_python(
     await sandbox.close()
 
 
-async def test_a_file_that_cannot_be_written_is_the_requests_fault(lifecycle):
-    sandbox = SessionSandbox(lifecycle())
-    first = CodeRequest(code="mkdir folder", language="bash", instance_id="s")
-    assert (await sandbox.run(first)).error_kind == "none"
-    nothing = {"folder": base64.b64encode(b"x").decode()}
-    with pytest.raises(SandboxUnfit, match="folder") as refusal:
-        await sandbox.run(CodeRequest(code="1", language="bash", instance_id="s", files=nothing))
+@pytest.mark.parametrize("instance", [None, "s"])
+async def test_a_file_that_no_sandbox_takes_is_the_requests_fault(lifecycle, cloud, instance):
+    sandbox, content = SessionSandbox(lifecycle()), base64.b64encode(b"x").decode()
+    first = CodeRequest(code="echo 1", language="bash", instance_id=instance)
+    assert (await sandbox.run(first)).stdout == "1\n"
+    files = {"file": content, "file/below": content}
+    with pytest.raises(SandboxUnfit, match="file/below") as refusal:
+        await sandbox.run(first.model_copy(update={"files": files}))
     assert refusal.value.reason == "refused"
-    asks = CodeRequest(code="1", language="bash", instance_id="s", fetch_files=["folder"])
+    await sandbox._lifecycle.end_session("s")
+    assert cloud.live == 0
+
+
+async def test_a_file_that_an_earlier_program_keeps_from_being_written_buys_no_mask(
+    lifecycle, cloud
+):
+    sandbox = SessionSandbox(lifecycle())
+    first = CodeRequest(code="mkdir test.py", language="bash", instance_id="s")
+    assert (await sandbox.run(first)).error_kind == "none"
+    tests = {"test.py": base64.b64encode(b"x").decode()}
+    graded = CodeRequest(code="echo 1", language="bash", instance_id="s", files=tests)
+    result = await sandbox.run(graded)
+    assert (result.error_kind, result.stdout) == ("user", "")
+    assert "earlier programs left no place for it: files: 'test.py'" in result.stderr
+    asks = CodeRequest(code="1", language="bash", instance_id="s", fetch_files=["test.py"])
     assert (await sandbox.run(asks)).files == {}
+    await sandbox._lifecycle.end_session("s")
+    assert cloud.live == 0
 
 
 async def test_a_session_that_dies_under_a_turn_is_not_opened_anew_for_it(lifecycle, cloud):
