@@ -16,7 +16,7 @@ from jail.errors import SandboxError
 from jail.limits import Limits
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
-CPP = ("g++", "-std=c++17", "-O2", "-pthread")
+CPP = ("g++", "-std=gnu++17", "-O2", "-pthread")
 _LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/lib/*-linux-gnu*", "/usr/local/lib")
 # A compiler's life is too short for the second compiler and for threads that collect garbage.
 _SHORT_JAVA = ("-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1")
@@ -91,7 +91,7 @@ LANGUAGES = {
     "c": Language(
         "main.c",
         ("./main",),
-        ("gcc", "-std=c17", "-O2", "-pthread", "{script}", "-o", "main", "-lm"),
+        ("gcc", "-std=gnu17", "-O2", "-pthread", "{script}", "-o", "main", "-lm"),
         "gcc",
         made=("main",),
     ),

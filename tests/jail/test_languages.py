@@ -209,6 +209,25 @@ def test_a_library_that_the_machine_lacks_is_not_asked_for(
     assert compiles["argv"][-2:] == ["-o", "main"]
 
 
+EXTENDED = {
+    "c": "#include <math.h>\n#include <stdio.h>\n#include <string.h>\n#include <sys/types.h>\n"
+    'int main() { char *copy = strdup("so??!"); typeof(*copy) end = copy[4]; ssize_t size = 5;\n'
+    'printf("%s %c %zd %.2f", copy, end, size, M_PI); }',
+    "cpp": "#include <cmath>\n#include <cstdio>\n#include <cstdlib>\n#include <limits>\n"
+    "int main() { __int128 least = -5; typeof(least) most = std::numeric_limits<__int128>::max();\n"
+    'printf("so??! ! %d %.2f", int(std::abs(least)) * (most > 0), M_PI); }',
+}
+
+
+@pytest.mark.parametrize("language", EXTENDED)
+@in_one_loop
+async def test_c_and_cpp_have_the_extensions_that_their_compilers_give_by_default(
+    run: Run, language: str
+) -> None:
+    needs(language)
+    assert (await run(EXTENDED[language], language)).stdout == b"so??! ! 5 3.14"
+
+
 @in_one_loop
 async def test_pytest_passes_and_fails(run: Run) -> None:
     passed = await run("def test_a(): assert 1", "pytest")
