@@ -16,12 +16,15 @@ from jail.errors import SandboxError
 from jail.limits import Limits
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
-CPP = ("g++", "-std=gnu++17", "-O2", "-pthread")
+# As judges compile: with the compiler's own extensions, and the name by which a program knows that
+# it is not at home, where it reads from a file.
+_JUDGED = ("-O2", "-pthread", "-DONLINE_JUDGE")
+CPP = ("g++", "-std=gnu++17", *_JUDGED)
 _LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/lib/*-linux-gnu*", "/usr/local/lib")
 # A compiler's life is too short for the second compiler and for threads that collect garbage.
 _SHORT_JAVA = ("-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1")
 # The first is of the main thread, as Codeforces has it; the second of all others, as Java has it.
-_JAVA_STACK = ("-Xss64m", "-XX:ThreadStackSize=1024")
+_JAVA = ("-Xss64m", "-XX:ThreadStackSize=1024", "-DONLINE_JUDGE=true")
 # Types are taken out and not checked; a package that was not given is looked for as it runs.
 _BUNDLED = ("--bundle", "--packages=external", "--platform=node", "--log-level=warning")
 # Sandbox Fusion has this one there always: what MultiPL-E's Java programs use. Debian's is here.
@@ -91,7 +94,7 @@ LANGUAGES = {
     "c": Language(
         "main.c",
         ("./main",),
-        ("gcc", "-std=gnu17", "-O2", "-pthread", "{script}", "-o", "main", "-lm"),
+        ("gcc", "-std=gnu17", *_JUDGED, "{script}", "-o", "main", "-lm"),
         "gcc",
         made=("main",),
     ),
@@ -108,7 +111,7 @@ LANGUAGES = {
     ),
     "java": Language(
         "Main.java",
-        ("java", "-XX:+UseSerialGC", *_JAVA_STACK, "-cp", "{classpath}", "-ea", "{stem}"),
+        ("java", "-XX:+UseSerialGC", *_JAVA, "-cp", "{classpath}", "-ea", "{stem}"),
         ("javac", *_SHORT_JAVA, "-cp", "{classpath}", "{script}"),
         "default-jdk",
         made=("*.class",),

@@ -228,6 +228,28 @@ async def test_c_and_cpp_have_the_extensions_that_their_compilers_give_by_defaul
     assert (await run(EXTENDED[language], language)).stdout == b"so??! ! 5 3.14"
 
 
+AT_HOME = {
+    "c": "#include <stdio.h>\nint main() {\n#ifndef ONLINE_JUDGE\n"
+    'freopen("input.txt", "r", stdin);\n#endif\nint n; scanf("%d", &n); printf("%d\\n", n); }',
+    "java": "import java.io.*; import java.util.*; public class Main {"
+    " public static void main(String[] a) throws Exception {"
+    ' if (System.getProperty("ONLINE_JUDGE") == null)'
+    ' System.setIn(new FileInputStream("input.txt"));'
+    " System.out.println(new Scanner(System.in).nextInt()); } }",
+}
+AT_HOME["cpp"] = AT_HOME["c"]
+
+
+@pytest.mark.parametrize("language", AT_HOME)
+@in_one_loop
+async def test_a_program_that_reads_a_file_at_home_reads_its_input_here(
+    run: Run, language: str
+) -> None:
+    needs(language)
+    outcome = await run(AT_HOME[language], language, stdin=b"7\n", **JAVA)
+    assert outcome.stdout == b"7\n", outcome
+
+
 @in_one_loop
 async def test_pytest_passes_and_fails(run: Run) -> None:
     passed = await run("def test_a(): assert 1", "pytest")
