@@ -250,12 +250,16 @@ class Trial:
             text, mark = f"{self._request.code}\n\n{calls.behind}", ""
         else:
             text, mark = marked(language, text_of(self._request, case), case.check)
+        began = time.monotonic()
         build = await self._workshop.build(text)
+        took = time.monotonic() - began
         if build.compiled and not build.ok:
             self._found.compiled = self._found.compiled or command_result_of(build.compiled)
             return CaseVerdict("C", why_not_compiled(build.compiled)), replace(
                 build.compiled, stdout=b""
             )
+        if build.compiled:  # its compiler's time is the program's doing, too
+            self._found.own_seconds += min(took, build.compiled.cpu + build.compiled.idle)
         lane = self._lane_of(build)
         try:
             step = await lane.run(replace(errand, text="", marks=False, calls=False))

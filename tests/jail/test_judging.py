@@ -19,6 +19,7 @@ from jail.judge import header
 from jail.judge.builds import Build
 from jail.judge.models import JudgeCase, JudgeRequest, JudgeResult, Kept
 from jail.judge.suite import Case, InlineSuite
+from jail.judge.trial import Workshop
 from jail.languages import LANGUAGES
 from jail.launch import ServerConfig
 from jail.limits import CAPS, DEFAULTS
@@ -352,6 +353,27 @@ async def test_what_the_total_time_cuts_off_while_we_are_slow_is_skipped(
     result = await sandbox.judge(request, Slow.of(cases))
     assert result.verdicts == "PSS"
     assert [result.fault(at) for at in range(3)] == ["", "system", "system"]
+
+
+async def test_what_slow_compilers_of_a_programs_cases_leave_to_the_total_time_is_late(
+    sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = Workshop.build
+
+    async def slowly(workshop: Workshop, code: str) -> Build:
+        built = await build(workshop, code)
+        assert built.compiled is not None
+        await asyncio.sleep(0.5)
+        return replace(built, compiled=replace(built.compiled, cpu=100.0))
+
+    monkeypatch.setattr(Workshop, "build", slowly)
+    cases = [JudgeCase(check="int main() { return 1; }")] * 40
+    request = JudgeRequest(
+        code="", language="c", mode="check", cases=cases, wall_timeout=60.0, total_seconds=4.0
+    )
+    result = await sandbox.judge(request, InlineSuite.of(cases))
+    assert set(result.verdicts) == {"E", "T"}, result
+    assert not result.masked_because
 
 
 async def test_a_program_that_only_sleeps_ends_after_five_cases(sandbox: LocalSandbox) -> None:
