@@ -6,9 +6,10 @@ is lost costs no verdict that is known: its case is tried once more, and then ma
 """
 
 import asyncio
+import contextlib
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ground import tracing
@@ -220,22 +221,29 @@ class Trial:
         if lane is None:
             said, step = await self._by_itself(case, errand, calls)
         elif checking and self._request.interactor:
-            step, said, hung_up = await checking.interact(case, lane, errand)
+            with self._counts_if_cut_off():
+                step, said, hung_up = await checking.interact(case, lane, errand)
             said = await checking.on_nothing(case, _of_both(_of_end(step), said, hung_up))
         else:
             said, step = await self._in_lane(case, errand, calls, lane, checking)
         evidence = _evidence(said, step, errand)
         return replace(said, evidence=evidence) if evidence else said, step
 
-    async def _in_lane(
-        self, case: Case, errand: Errand, calls: Calls | None, lane: Lane, checking: Checking | None
-    ) -> tuple[CaseVerdict, Step]:
+    @contextlib.contextmanager
+    def _counts_if_cut_off(self) -> Iterator[None]:
+        """All the time of a program's run that is cut off is its own."""
         began = time.monotonic()
         try:
-            step = await lane.run(errand)
+            yield
         except asyncio.CancelledError:
             self._found.own_seconds += time.monotonic() - began
             raise
+
+    async def _in_lane(
+        self, case: Case, errand: Errand, calls: Calls | None, lane: Lane, checking: Checking | None
+    ) -> tuple[CaseVerdict, Step]:
+        with self._counts_if_cut_off():
+            step = await lane.run(errand)
         if calls:
             ended = _of_end(step)
             return ended or await verdict_of(self._request.compare, calls, step.answer), step
@@ -262,7 +270,8 @@ class Trial:
             self._found.own_seconds += min(took, build.compiled.cpu + build.compiled.idle)
         lane = self._lane_of(build)
         try:
-            step = await lane.run(replace(errand, text="", marks=False, calls=False))
+            with self._counts_if_cut_off():
+                step = await lane.run(replace(errand, text="", marks=False, calls=False))
         finally:
             await lane.close()
         if calls:

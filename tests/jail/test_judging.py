@@ -355,6 +355,25 @@ async def test_what_the_total_time_cuts_off_while_we_are_slow_is_skipped(
     assert [result.fault(at) for at in range(3)] == ["", "system", "system"]
 
 
+TALKS = {"mode": "interactive", "interactor": {"code": "input()", "language": "python"}}
+CUT_OFF = {
+    "assertions in C": ("#include <unistd.h>\nint f() { sleep(100); return 1; }",
+                        {"language": "c", "mode": "check"}, "int main() { return f(); }"),
+    "interactive": ("import time; time.sleep(100)", TALKS, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", CUT_OFF)
+async def test_a_sleeping_program_that_the_total_time_cuts_off_is_late_in_every_mode(
+    sandbox: LocalSandbox, mode: str
+) -> None:
+    code, asked, check = CUT_OFF[mode]
+    cases = [JudgeCase(check=check)] * 2
+    request = JudgeRequest.read({"code": code, "cases": cases, "total_seconds": 6.0, **asked})
+    result = await sandbox.judge(request, InlineSuite.of(cases))
+    assert (result.verdicts, result.masked_because) == ("TT", ""), result
+
+
 async def test_what_slow_compilers_of_a_programs_cases_leave_to_the_total_time_is_late(
     sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
