@@ -38,7 +38,8 @@ _LONGEST_TYPE = 200  # bytes; a longer name is no file's, which its compiler say
 _JAVA_WORDS = re.compile(
     r"""//[^\n]*|/\*.*?(?:\*/|\Z)"""
     r"""|\"{3}(?:\\.|[^\\])*?(?:\"{3}|\Z)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?"""
-    r"""|[{};]|\bpublic\b|(?<![.\w$])(?:class|interface|enum|record)\s+(?P<type>[\w$]+)""",
+    r"""|[{};]|\bpublic\b|(?P<main>\bvoid\s+main\b)"""
+    r"""|(?<![.\w$])(?:class|interface|enum|record)\s+(?P<type>[\w$]+)""",
     re.DOTALL,
 )
 
@@ -172,7 +173,7 @@ def script(language: Language, given: Collection[str], code: str) -> str:
     """The name of the code's file, given the names of the other files."""
     stem, suffix = os.path.splitext(language.file)
     if language.named_in_code:  # a file has the name of its public class
-        named = _public_type(code)
+        named = _main_type(code)
         return (named if 0 < len(named.encode()) <= _LONGEST_TYPE else stem) + suffix
     taken = {part for name in given for part in name.split("/")}
     while stem + suffix in taken:
@@ -180,18 +181,22 @@ def script(language: Language, given: Collection[str], code: str) -> str:
     return stem + suffix
 
 
-def _public_type(code: str) -> str:
-    """The public class, interface, enum or record at the top of Java's code, unless one is Main."""
-    depth, public, found = 0, False, ""
+def _main_type(code: str) -> str:
+    """The public class, interface, enum or record at the top of Java's code, or else the first with
+    a `main`; none if one is Main."""
+    depth, public, found, top, begins = 0, False, "", "", ""
     for word in _JAVA_WORDS.finditer(code, 0, _LOOKED_THROUGH):
         if word[0] in "{}":
             depth = max(0, depth + (1 if word[0] == "{" else -1))
+        elif depth == 1 and word["main"]:
+            begins = begins or top
         elif depth == 0 and word["type"] == "Main":
             return ""
-        elif depth == 0 and word["type"] and public:
-            found = found or word["type"]
+        elif depth == 0 and word["type"]:
+            top = word["type"]
+            found = found or (top if public else "")
         public = depth == 0 and (word[0] == "public" or (public and word[0] not in "{};"))
-    return found
+    return found or begins
 
 
 def source(language: Language, code: str) -> bytes:

@@ -552,11 +552,12 @@ async def test_assertions_of_scripts_pass_only_if_they_were_reached(
     await check_assertions(sandbox, code, verdicts, language, IN_SCRIPTS[language])
 
 
-async def test_javas_public_class_has_any_name(sandbox: LocalSandbox) -> None:
+@pytest.mark.parametrize("begins", ["public class Main", "class Problem"])
+async def test_javas_main_class_has_any_name(sandbox: LocalSandbox, begins: str) -> None:
     await sandbox._start()
     if "java" not in sandbox.judged_languages:
         pytest.skip("no java on this machine")
-    code = SUM["java"].replace("Main", "Solution")
+    code = SUM["java"].replace("public class Main", begins.replace("Main", "Solution"))
     result = await judge(sandbox, code, [("1 2", "3\n")], language="java", compile_timeout=60.0)
     assert result.verdicts == "P", result
 

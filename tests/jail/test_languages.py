@@ -103,6 +103,12 @@ def test_a_class_is_in_the_file_of_its_name_whatever_is_given() -> None:
         ("class A { char c = '{'; }\npublic enum Colour { RED }", "Colour"),
         ("@Uses(String.class) public interface Shape {}", "Shape"),
         ("public class Outer { class Main {} }", "Outer"),
+        ("class A {} class B { static void main(String[] a) {} }", "B"),
+        ("class A { class C { void main() {} } } class B { void /**/ main() { } }", "Main"),
+        ('class A { String s = "void main"; } enum B { X; static void main(String[] a) {} }', "B"),
+        ("class A { public static void main(String[] a) {} }\npublic class B {}", "B"),
+        ("class A { static void main(String[] a) {} }\nclass Main {}", "Main"),
+        ("class A { // not main\n}\nclass B { static void main(String[] a) {} }", "B"),
         (f"public class {'é' * 150} {{}}", "Main"),  # no file has such a name
     ):
         assert languages.script(java, ["Main.java"], code) == f"{name}.java", code
