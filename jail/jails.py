@@ -171,8 +171,9 @@ class Jails:
         script = languages.script(language, program.files, program.code)
         files = {**program.files, script: languages.source(language, program.code)}
         steps = languages.steps(
-            language, script, program.files, self.config.python, limits.compile_wall, limits.wall
-        )
+            language, script, program.files, self.config.python, limits.compile_wall, limits.wall,
+            program.arguments,
+        )  # fmt: skip
         env = {**language.env, **program.env}
         header = header_of(language.limits(limits), files, program.fetch, env, steps)
         return wire.pack(header, [program.stdin, *files.values()])

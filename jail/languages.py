@@ -212,8 +212,10 @@ def steps(
     python: str,
     compile_wall: float,
     wall: float,
+    behind: Sequence[str] = (),
 ) -> list[dict[str, object]]:
-    """The jail's steps, in order, given the names of the other files."""
+    """The jail's steps, in order, given the names of the other files. The program's arguments are
+    put `behind` its command."""
 
     def step(command: Sequence[str], seconds: float) -> dict[str, object]:
         return {
@@ -225,7 +227,9 @@ def steps(
     linked = [f"-l{name}" for name in language.libraries if _linkable(name)]
     if linked:
         linked.insert(0, "-Wl,--as-needed")  # a program that uses none of them loads none
-    run = step(language.run, wall)
+    run = {**step(language.run, wall), "arguments": list(behind)}
+    if language.run:
+        run["argv"] = [*arguments(language.run, script, given, python), *behind]
     if not language.compile:
         return [run]
     return [{**step([*language.compile, *linked], compile_wall), "compiles": True}, run]

@@ -28,6 +28,7 @@ class Program:
     files: Mapping[str, bytes] = field(default_factory=dict)
     fetch: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    arguments: Sequence[str] = ()  # behind the command that runs it
     limits: Limits = DEFAULTS
 
 

@@ -197,6 +197,7 @@ class App:
             stdin=(request.stdin or "").encode(errors="surrogatepass"),
             files=request.contents(),
             fetch=request.fetch_files,
+            arguments=request.args if request.language == "pytest" else (),
             limits=provider.limits_for(
                 self._defaults, request.run_timeout, request.compile_timeout, request.memory
             ),

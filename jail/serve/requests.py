@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
@@ -44,12 +44,16 @@ class _Files(BaseModel):
         return self.memory_limit_MB if self.memory_limit_MB > 0 else None
 
 
+Argument = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
+
+
 class RunCode(_Files):
     code: str
     language: str
     compile_timeout: float = Field(10, gt=0, allow_inf_nan=False)
     run_timeout: float = Field(10, gt=0, allow_inf_nan=False)
     stdin: str | None = None
+    args: list[Argument] = Field(default=[], max_length=64)  # of pytest, as upstream has it
 
     @field_validator("language")
     @classmethod

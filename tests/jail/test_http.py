@@ -99,6 +99,21 @@ def test_standard_input_is_exact(url: str) -> None:
     assert post(url, code=code, stdin="65535\n")["run_result"]["stdout"] == "'65535\\n'\n"
 
 
+def test_pytest_gets_the_arguments_of_its_request(url: str) -> None:
+    code = "def test_one(): pass\ndef test_other(): assert 0, '{}'"
+    response = CLIENT.post(
+        f"{url}/run_code",
+        json={"code": code, "language": "pytest", "args": ["-k", "one", "--basetemp={x}"]},
+    )
+    if response.status_code == 422:
+        pytest.skip("this interpreter has no pytest")
+    assert "1 passed, 1 deselected" in response.json()["run_result"]["stdout"]
+    refused = {"code": code, "language": "pytest", "args": ["a\0b"]}
+    assert CLIENT.post(f"{url}/run_code", json=refused).status_code == 422
+    answer = post(url, code="import sys; print(sys.argv[1:])", args=["-k"])  # of pytest alone
+    assert answer["run_result"]["stdout"] == "[]\n"
+
+
 def test_base64_may_be_in_lines(url: str) -> None:
     text = base64.encodebytes(b"x" * 200).decode()
     answer = post(url, code="print(len(open('a').read()))", files={"a": text})
