@@ -13,13 +13,15 @@ from jail import languages
 from jail.errors import RequestRefused
 from jail.judge.asking import JudgeOptions, request_here
 from jail.judge.completion import code_of, language_named
-from jail.judge.formats import Cases, read_cases
-from jail.judge.models import Checker, Compare, JudgeCase, JudgeRequest, JudgeResult
+from jail.judge.formats import Cases, checked_case, read_cases
+from jail.judge.models import Checker, Compare, JudgeRequest, JudgeResult
 from jail.judge.suite import Suite
 from jail.languages import LanguageAbsent
+from jail.serve.autoeval import AutoEval
 
 _FUSION = Compare(rule="floats", abs=0.0, rel=1e-5)
 _SCALEBOX = Compare(rule="decimals")
+_LONGER = 20.0  # seconds, which upstream gives to tests
 _KEPT = 32 << 10
 _KEPT_OF_ALL = 4 << 20
 
@@ -35,6 +37,7 @@ class Extra(BaseModel):
     total_timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     special_judge_program: str | None = None
     special_judge_language: str = "python"
+    repr_code: bool = False
 
 
 class JudgeConfig(BaseModel):
@@ -50,6 +53,11 @@ class JudgeConfig(BaseModel):
     @classmethod
     def _null_is_nothing(cls, extra: Any) -> Any:
         return {} if extra is None else extra
+
+    @field_validator("language", mode="before")
+    @classmethod
+    def _null_is_python(cls, name: Any) -> Any:
+        return "python" if name is None else name
 
     @field_validator("language")
     @classmethod
@@ -101,16 +109,16 @@ async def submit(judge: Judge, asked: Submit) -> Answer:
             f"this server has no data set {asked.dataset!r}: put the problem into "
             "config.provided_data, an object with `test`"
         )
-    test = row.get("test")
-    if isinstance(test, dict) and "code" in test:  # AutoEval: the program ends well, or does not
-        check = [JudgeCase(check=str(test["code"]))]
-        return await _evaluated(judge, asked, check, _FUSION, behind=check[0].check)
-    return await _evaluated(judge, asked, row, _FUSION)
+    if task := AutoEval.of(row, asked.config.language):
+        return await _tested(judge, asked, task)
+    options = _options(asked.config, _FUSION)
+    return await _evaluated(judge, asked, row, options)
 
 
 async def evaluate(judge: Judge, asked: Evaluate) -> Answer:
     """Judge a completion by ScaleBox's rules."""
-    return await _evaluated(judge, asked, asked.config.provided_data, _SCALEBOX)
+    options = _options(asked.config, _SCALEBOX)
+    return await _evaluated(judge, asked, asked.config.provided_data, options)
 
 
 async def get_prompts(asked: GetPrompts) -> Answer:
@@ -131,17 +139,39 @@ async def get_prompts(asked: GetPrompts) -> Answer:
     ][asked.offset : asked.offset + asked.limit]
 
 
+async def _tested(judge: Judge, asked: Submit, task: AutoEval) -> Answer:
+    """Run a row's test with the program: it ends well, or does not."""
+    code, _ = code_of(asked.completion, task.written_in) or ("", "")
+    program, check = task.with_program(code, asked.config.extra.repr_code)
+    options = _options(asked.config, _FUSION)
+    options.setdefault("compile_timeout", 2 * _LONGER)
+    options.setdefault("run_timeout", _LONGER)
+    options |= {"language": task.runs_in, "files": dict(task.files)}
+    cases = Cases([checked_case(0, check=check)])
+    full = f"{program}\n{check}" if check else program
+    return await _answered(judge, asked, (code, program, full, task.test), cases, options)
+
+
 async def _evaluated(
-    judge: Judge, asked: Submit | Evaluate, given: Any, compare: Compare, behind: str = ""
+    judge: Judge, asked: Submit | Evaluate, given: Any, options: JudgeOptions
 ) -> Answer:
-    config = asked.config
-    cases = Cases(given) if isinstance(given, list) and behind else read_cases(given)
-    code, _ = code_of(asked.completion, config.language) or ("", "")
-    full = f"{code}\n{behind}" if behind else code
-    options = _options(config, compare)
+    cases = read_cases(given)
+    code, _ = code_of(asked.completion, asked.config.language) or ("", "")
+    return await _answered(judge, asked, (code, code, code, ""), cases, options)
+
+
+async def _answered(
+    judge: Judge,
+    asked: Submit | Evaluate,
+    texts: tuple[str, str, str, str],
+    cases: Cases,
+    options: JudgeOptions,
+) -> Answer:
+    """Judge a program. The texts are the model's, what runs, all with the test, and the test."""
+    code, program, full, behind = texts
     if not code:
         return HTTPStatus.OK, _answer(asked, "", "", behind, [])
-    request, suite = request_here(code, cases, options)
+    request, suite = request_here(program, cases, options)
     result = await judge.judge(request, suite)
     if result.masked_because and not set(result.verdicts) & set("WECTL"):
         return _unknown(result)

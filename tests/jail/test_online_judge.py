@@ -1,5 +1,6 @@
 """Sandbox Fusion's and ScaleBox's judging routes, asked as their clients ask."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,6 +76,45 @@ def test_a_test_of_code_is_put_behind_the_program(url) -> None:
 
     assert (right["accepted"], wrong["accepted"]) == (True, False)
     assert right["test_code"] == "assert f(1) == 2"
+
+
+def test_a_test_of_code_has_the_languages_and_the_files_of_its_row(url) -> None:
+    def accepted(
+        code: str, test: str, written_in: str = "python", runs_in: str | None = None,
+        asset: Any = None, **given: Any
+    ) -> Any:  # fmt: skip
+        labels = {"programming_language": written_in, "execution_language": runs_in}
+        row = {"labels": labels, "test": {"code": test, "asset": asset}}
+        config = {"language": None, "provided_data": row, **given}
+        completion = f"```{written_in}\n{code}\n```"
+        return ask(url, "submit", completion=completion, config=config)["accepted"]
+
+    f, own = "def f(x): return x + 1", {"a.txt": "Mg=="}
+    reads = "def f(x): return int(open('a.txt').read())"
+    demo = f"{f}\nif __name__ == '__main__':\n    print(f(int(input())))"
+    behind, around = (
+        "def check(f): assert f(1) == 2\ncheck(f)",
+        "x = 2\n#<INSERT>\nassert f(1) == x",
+    )
+    assert accepted(reads, behind, asset=own)
+    assert accepted(reads, behind, asset=json.dumps(own))
+    assert accepted(demo, behind)
+    assert accepted(f, around)
+    assert not accepted("def f(x): return x", around)
+    assert accepted("SELECT 1", "q = #<INSERT>\nassert q == 'SELECT 1'", "sql", "python",
+                    extra={"repr_code": True})  # fmt: skip
+    main = "#include <cassert>\n%s\nint main() { assert(f(1) == 2); }"
+    f = "int f(int x) { return x + 1; }"
+    for test in (main % "", main % "#<INSERT>"):
+        assert accepted(f"{f}\nint main() {{ return 1; }}", test, "cpp")
+    as_text = {"language": "python", "provided_data": {"test": json.dumps({"code": behind})}}
+    assert ask(url, "submit", completion=f"```python\n{demo}\n```", config=as_text)["accepted"]
+
+
+def test_a_test_of_java_by_junit_is_refused(url) -> None:
+    row = {"labels": {"programming_language": "java"}, "test": {"code": "class ATest {}"}}
+    said = ask(url, "submit", 422, completion=CPP, config={"provided_data": row})
+    assert "junit" in said["detail"]
 
 
 def scalebox(kind: str, pairs=PAIRS, **given: Any) -> dict[str, Any]:
