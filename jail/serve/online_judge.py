@@ -21,7 +21,8 @@ from jail.serve.autoeval import AutoEval
 
 _FUSION = Compare(rule="floats", abs=0.0, rel=1e-5)
 _SCALEBOX = Compare(rule="decimals")
-_LONGER = 20.0  # seconds, which upstream gives to tests
+_COMPILED = frozenset({"c", "cpp", "go", "java"})
+_LONGER = 20.0  # seconds, which upstream gives to programs in other languages, and to tests
 _KEPT = 32 << 10
 _KEPT_OF_ALL = 4 << 20
 
@@ -112,6 +113,8 @@ async def submit(judge: Judge, asked: Submit) -> Answer:
     if task := AutoEval.of(row, asked.config.language):
         return await _tested(judge, asked, task)
     options = _options(asked.config, _FUSION)
+    if asked.config.language not in _COMPILED:
+        options.setdefault("run_timeout", _LONGER)
     return await _evaluated(judge, asked, row, options)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jail.judge import JudgeResult
+from jail.judge import JudgeRequest, JudgeResult
 from jail.serve.online_judge import Submit, submit
 from tests.jail.serving import CLIENT, served
 
@@ -115,6 +115,24 @@ def test_a_test_of_java_by_junit_is_refused(url) -> None:
     row = {"labels": {"programming_language": "java"}, "test": {"code": "class ATest {}"}}
     said = ask(url, "submit", 422, completion=CPP, config={"provided_data": row})
     assert "junit" in said["detail"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("language", "seconds"), [("python", 20.0), ("cpp", 10.0)])
+async def test_a_program_has_as_much_time_as_upstream_gives_it(language, seconds) -> None:
+    asked_for = []
+
+    class Passes:
+        async def judge(self, request: JudgeRequest, _: Any) -> JudgeResult:
+            asked_for.append(request.run_timeout)
+            return JudgeResult(verdicts="P")
+
+    for given in (None, 3.0):
+        config = fusion_config(PAIRS[:1], language=language, run_timeout=given)
+        asked = Submit.model_validate({"completion": PYTHON, "config": config})
+        await submit(Passes(), asked)
+
+    assert asked_for == [seconds, 3.0]
 
 
 def scalebox(kind: str, pairs=PAIRS, **given: Any) -> dict[str, Any]:
