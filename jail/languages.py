@@ -21,10 +21,14 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 _JUDGED = ("-O2", "-pthread", "-DONLINE_JUDGE")
 CPP = ("g++", "-std=gnu++17", *_JUDGED)
 _LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/lib/*-linux-gnu*", "/usr/local/lib")
+# For each core of a large machine, Java and Go would have threads, and `go build` processes: more
+# than a program may have.
+_CORES = 4
+_JAVA_CORES = f"-XX:ActiveProcessorCount={_CORES}"
 # A compiler's life is too short for the second compiler and for threads that collect garbage.
-_SHORT_JAVA = ("-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1")
+_SHORT_JAVA = ("-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1", f"-J{_JAVA_CORES}")
 # The first is of the main thread, as Codeforces has it; the second of all others, as Java has it.
-_JAVA = ("-Xss64m", "-XX:ThreadStackSize=1024", "-DONLINE_JUDGE=true")
+_JAVA = ("-Xss64m", "-XX:ThreadStackSize=1024", _JAVA_CORES, "-DONLINE_JUDGE=true")
 # Types are taken out and not checked; a package that was not given is looked for as it runs.
 _BUNDLED = ("--bundle", "--packages=external", "--platform=node", "--log-level=warning")
 # Sandbox Fusion has this one there always: what MultiPL-E's Java programs use. Debian's is here.
@@ -108,7 +112,12 @@ LANGUAGES = {
         made=("main.js",),
     ),
     "go": Language(
-        "main.go", ("./main",), ("go", "build", "-o", "main", "{script}"), "golang", made=("main",)
+        "main.go",
+        ("./main",),
+        ("go", "build", "-o", "main", "{script}"),
+        "golang",
+        env={"GOMAXPROCS": str(_CORES)},
+        made=("main",),
     ),
     "java": Language(
         "Main.java",

@@ -234,6 +234,23 @@ async def test_c_and_cpp_have_the_extensions_that_their_compilers_give_by_defaul
     assert (await run(EXTENDED[language], language)).stdout == b"so??! ! 5 3.14"
 
 
+OF_CORES = {
+    "java": "public class Main { public static void main(String[] a)"
+    " { System.out.println(Runtime.getRuntime().availableProcessors()); } }",
+    "go": 'package main\nimport ("fmt"; "runtime")\n'
+    "func main() { fmt.Println(runtime.GOMAXPROCS(0)) }",
+}
+
+
+@pytest.mark.parametrize("language", OF_CORES)
+@in_one_loop
+async def test_a_large_machine_gives_a_program_no_more_threads_than_it_may_have(
+    run: Run, language: str
+) -> None:
+    needs(language)
+    assert (await run(OF_CORES[language], language, **JAVA)).stdout == b"4\n"
+
+
 AT_HOME = {
     "c": "#include <stdio.h>\nint main() {\n#ifndef ONLINE_JUDGE\n"
     'freopen("input.txt", "r", stdin);\n#endif\nint n; scanf("%d", &n); printf("%d\\n", n); }',
