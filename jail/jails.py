@@ -172,7 +172,7 @@ class Jails:
         files = {**program.files, script: languages.source(language, program.code)}
         steps = languages.steps(
             language, script, program.files, self.config.python, limits.compile_wall, limits.wall,
-            program.arguments,
+            limits.memory, program.arguments,
         )  # fmt: skip
         env = {**language.env, **program.env}
         header = header_of(language.limits(limits), files, program.fetch, env, steps)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from jail.errors import SandboxError
-from jail.limits import Limits
+from jail.limits import MB, Limits
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 # As judges compile: with the compiler's own extensions, and the name by which a program knows that
@@ -28,7 +28,8 @@ _JAVA_CORES = f"-XX:ActiveProcessorCount={_CORES}"
 # A compiler's life is too short for the second compiler and for threads that collect garbage.
 _SHORT_JAVA = ("-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1", f"-J{_JAVA_CORES}")
 # The first is of the main thread, as Codeforces has it; the second of all others, as Java has it.
-_JAVA = ("-Xss64m", "-XX:ThreadStackSize=1024", _JAVA_CORES, "-DONLINE_JUDGE=true")
+_JAVA = ("-Xss64m", "-XX:ThreadStackSize=1024", _JAVA_CORES, "-DONLINE_JUDGE=true", "-Xmx{heap}m")
+_BESIDE_HEAP = 64 * MB  # of the memory of a Java program; of little memory, half
 # Types are taken out and not checked; a package that was not given is looked for as it runs.
 _BUNDLED = ("--bundle", "--packages=external", "--platform=node", "--log-level=warning")
 # Sandbox Fusion has this one there always: what MultiPL-E's Java programs use. Debian's is here.
@@ -55,6 +56,7 @@ class Language:
 
     `{script}` stands for the code's own file: `file`, or one like it where that name is given away.
     `{stem}` for that name without its end. `{classpath}` for the folder and all jars given.
+    `{heap}` for the megabytes of its memory that a program's objects may have.
     """
 
     file: str
@@ -221,6 +223,7 @@ def steps(
     python: str,
     compile_wall: float,
     wall: float,
+    memory: int,
     behind: Sequence[str] = (),
 ) -> list[dict[str, object]]:
     """The jail's steps, in order, given the names of the other files. The program's arguments are
@@ -228,7 +231,7 @@ def steps(
 
     def step(command: Sequence[str], seconds: float) -> dict[str, object]:
         return {
-            "argv": arguments(command, script, given, python),
+            "argv": arguments(command, script, given, python, memory),
             "script": script,
             "wall": seconds,
         }
@@ -238,21 +241,30 @@ def steps(
         linked.insert(0, "-Wl,--as-needed")  # a program that uses none of them loads none
     run = {**step(language.run, wall), "arguments": list(behind)}
     if language.run:
-        run["argv"] = [*arguments(language.run, script, given, python), *behind]
+        run["argv"] = [*arguments(language.run, script, given, python, memory), *behind]
     if not language.compile:
         return [run]
     return [{**step([*language.compile, *linked], compile_wall), "compiles": True}, run]
 
 
 def arguments(
-    command: Sequence[str], script: str, given: Collection[str], python: str, folder: str = ""
+    command: Sequence[str],
+    script: str,
+    given: Collection[str],
+    python: str,
+    memory: int,
+    folder: str = "",
 ) -> list[str]:
-    """The command as it is executed, next to the program, or with it in this folder."""
+    """The command as it is executed, next to the program, or with it in this folder. Java takes the
+    memory of its machine for its own unless it is told how much it may have."""
     own = [folder, "."] if folder else ["."]
     classpath = ":".join([*own, *_JARS, *(name for name in given if name.endswith(".jar"))])
     stem = os.path.splitext(script)[0]
     script = f"{folder}/{script}" if folder else script
-    stands = {"python": python, "script": script, "classpath": classpath, "stem": stem}
+    heap = max(memory // 2, memory - _BESIDE_HEAP, 2 * MB) // MB
+    stands: dict[str, object] = {
+        "python": python, "script": script, "classpath": classpath, "stem": stem, "heap": heap,
+    }  # fmt: skip
     filled = [argument.format(**stands) for argument in command]
     if folder:
         filled = [f"{folder}{one[1:]}" if one.startswith("./") else one for one in filled]

@@ -56,9 +56,12 @@ class Build:
         said = (self.compiled.stdout, self.compiled.stderr) if self.compiled else ()
         return sum(map(len, [*self.files.values(), *said])) + 4096
 
-    def command(self, python: str, given: Mapping[str, bytes], folder: str = PROGRAM) -> list[str]:
-        """The command that runs the program; empty for the warm interpreter."""
-        return languages.arguments(self.language.run, self.script, list(given), python, folder)
+    def command(
+        self, python: str, given: Mapping[str, bytes], memory: int, folder: str = PROGRAM
+    ) -> list[str]:
+        """The command that runs the program in so much memory; empty for the warm interpreter."""
+        names = list(given)
+        return languages.arguments(self.language.run, self.script, names, python, memory, folder)
 
 
 class Builds:
@@ -83,8 +86,9 @@ class Builds:
         if not found.compile:
             return Build(found, script, source)
         steps = languages.steps(
-            found, script, given, self._jails.config.python, limits.compile_wall * _WALL, 1.0
-        )
+            found, script, given, self._jails.config.python, limits.compile_wall * _WALL, 1.0,
+            limits.memory,
+        )  # fmt: skip
         argv = [str(argument) for argument in _argv(steps[0])]
         key = _digest(argv, {**given, **source})
         if build := self._kept.use(key):

@@ -148,7 +148,7 @@ class Lane:
         if self._channel is not None:
             return self._channel
         build, limits = self._build, self._limits
-        command = build.command(self._jails.config.python, self._given)
+        command = build.command(self._jails.config.python, self._given, limits.memory)
         own = build.language.limits(limits)
         header = header_of(own, build.files, (), build.language.env, (), (), build.executable)
         header |= {
@@ -178,7 +178,7 @@ class Lane:
     async def _in_a_jail_of_its_own(self, errand: Errand, files: Mapping[str, bytes]) -> Step:
         build = self._build
         all_files = {**files, **build.files}
-        argv = build.command(self._jails.config.python, files, folder="")
+        argv = build.command(self._jails.config.python, files, errand.memory, folder="")
         step = {
             "argv": argv and [*argv, *self._arguments],
             "script": _MAIN if errand.text else build.script,

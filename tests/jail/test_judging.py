@@ -562,6 +562,20 @@ async def test_javas_main_class_has_any_name(sandbox: LocalSandbox, begins: str)
     assert result.verdicts == "P", result
 
 
+async def test_a_java_program_has_the_heap_of_its_cases_own_memory(sandbox: LocalSandbox) -> None:
+    await sandbox._start()
+    if "java" not in sandbox.judged_languages:
+        pytest.skip("no java on this machine")
+    code = (
+        "public class Main { public static void main(String[] a)"
+        " { System.out.println(Runtime.getRuntime().maxMemory() >> 28); } }"
+    )
+    given = {"language": "java", "overrides": {1: {"memory_limit_mb": 900}}}
+    cases: Cases = [("", "0\n"), ("", "3\n"), ("", "0\n")]
+    result = await judge(sandbox, code, cases, memory_limit_mb=200, **given)
+    assert result.verdicts == "PPP", result
+
+
 MAIN = "int main() { assert(f() == 1); return 0; }"
 IN_TURN = "test $(f 1) = 2; test $(f 2) = 2"
 IN_A_FUNCTION = f"each() {{ {IN_TURN}; }}"

@@ -208,10 +208,10 @@ def test_a_library_that_the_machine_lacks_is_not_asked_for(
 ) -> None:
     cpp = languages.LANGUAGES["cpp"]
     monkeypatch.setattr(languages, "_linkable", lambda name: name == "ssl")
-    compiles, _ = languages.steps(cpp, "main.cpp", (), "python", 1, 1)
+    compiles, _ = languages.steps(cpp, "main.cpp", (), "python", 1, 1, MB)
     assert compiles["argv"][-2:] == ["-Wl,--as-needed", "-lssl"]
     monkeypatch.setattr(languages, "_linkable", lambda _: False)
-    compiles, _ = languages.steps(cpp, "main.cpp", (), "python", 1, 1)
+    compiles, _ = languages.steps(cpp, "main.cpp", (), "python", 1, 1, MB)
     assert compiles["argv"][-2:] == ["-o", "main"]
 
 
@@ -249,6 +249,21 @@ async def test_a_large_machine_gives_a_program_no_more_threads_than_it_may_have(
 ) -> None:
     needs(language)
     assert (await run(OF_CORES[language], language, **JAVA)).stdout == b"4\n"
+
+
+HEAP = (
+    "public class Main { public static void main(String[] a)"
+    " { System.out.println(Runtime.getRuntime().maxMemory() >> 20); } }"
+)
+
+
+@in_one_loop
+async def test_java_collects_its_garbage_before_its_memory_is_full_on_any_machine(run: Run) -> None:
+    """Else the memory of the machine decides, of which Java takes a quarter."""
+    needs("java")
+    for memory in (128, 400):
+        outcome = await run(HEAP, "java", **JAVA | {"memory": memory * MB})
+        assert memory // 2 - 8 < int(outcome.stdout) < memory - 32, outcome
 
 
 AT_HOME = {
