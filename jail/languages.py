@@ -193,8 +193,8 @@ def script(language: Language, given: Collection[str], code: str) -> str:
 
 
 def _main_type(code: str) -> str:
-    """The public class, interface, enum or record at the top of Java's code, or else the first with
-    a `main`; none if one is Main."""
+    """The public class, interface, enum or record at the top of Java's code, none if one is Main.
+    If none is public, the first with a `main`."""
     depth, public, found, top, begins = 0, False, "", "", ""
     for word in _JAVA_WORDS.finditer(code, 0, _LOOKED_THROUGH):
         if word[0] in "{}":
@@ -256,7 +256,7 @@ def arguments(
     folder: str = "",
 ) -> list[str]:
     """The command as it is executed, next to the program, or with it in this folder. Java takes the
-    memory of its machine for its own unless it is told how much it may have."""
+    memory of its machine for its own unless the command says how much it may have."""
     own = [folder, "."] if folder else ["."]
     classpath = ":".join([*own, *_JARS, *(name for name in given if name.endswith(".jar"))])
     stem = os.path.splitext(script)[0]

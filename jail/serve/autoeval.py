@@ -45,8 +45,8 @@ class AutoEval:
         )
 
     def with_program(self, code: str, as_text: bool) -> tuple[str, str]:
-        """What runs, and the check behind it; `as_text`: the test reads the program as a literal of
-        its own."""
+        """Return the text that runs, and the check behind it. `as_text`: the test reads the program
+        as a literal of its own."""
         by_itself = _BY_ITSELF.get(self.written_in)
         if by_itself and (begins := by_itself.search(code)):
             code = code[: begins.start()]

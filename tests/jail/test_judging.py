@@ -382,7 +382,7 @@ async def test_what_slow_compilers_of_a_programs_cases_leave_to_the_total_time_i
     async def slowly(workshop: Workshop, code: str) -> Build:
         built = await build(workshop, code)
         assert built.compiled is not None
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # as a compiler would
         return replace(built, compiled=replace(built.compiled, cpu=100.0))
 
     monkeypatch.setattr(Workshop, "build", slowly)
