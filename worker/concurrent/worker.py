@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -147,10 +147,28 @@ class ConcurrentWorker(BaseWorker):
             self._start_scheduler(burst, logging_level, date_format, log_format)
         try:
             gc.freeze()  # start-up made many objects, which each full collection would visit
-            return asyncio.run(self._work(settings, allow, burst, max_jobs, max_idle_time))
+            return self._to_its_end(self._work(settings, allow, burst, max_jobs, max_idle_time))
         finally:
             gc.unfreeze()
             self.teardown()  # type: ignore[no-untyped-call,unused-ignore]
+
+    def _to_its_end(self, work: Coroutine[Any, Any, bool]) -> bool:
+        """Run it on a loop of its own. A task of a job's may raise SystemExit, as `sys.exit` does,
+        which asyncio lets out of its loop: the loop goes on, and the job fails of it."""
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            whole = loop.create_task(work)
+            while True:
+                try:
+                    return loop.run_until_complete(whole)
+                except (SystemExit, KeyboardInterrupt) as exit:
+                    ctrl_c = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+                    if whole.done() or (ctrl_c and isinstance(exit, KeyboardInterrupt)):
+                        raise
+                    self.log.warning(
+                        "Worker %s: a task of a job raised %r, which does not end the worker",
+                        self.name, exit,
+                    )  # fmt: skip
 
     def _restrict_to(self, names: str | None) -> Allowed:
         """The job class checks as well: RQ's own code makes calls at a job's end and in

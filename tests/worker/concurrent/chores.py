@@ -322,9 +322,9 @@ def on_an_end_here(job: Any, *_: Any) -> None:
     HERE.ends.append(job.id)
 
 
-async def has_a_part_that_exits() -> None:
+async def has_a_part_that_exits(kind: str) -> None:
     async def part() -> None:
-        raise SystemExit(3)
+        leaves_by(kind)
 
     await asyncio.create_task(part())
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import signal
 import threading
 import time
 from datetime import timedelta
@@ -296,23 +298,24 @@ def test_a_worker_that_lost_its_jobs_is_not_said_to_be_busy(real_redis, queue) -
             until(lambda: stopped(real_redis, job), "the stop")
 
 
-def works_until_a_job_ends_it(url: str) -> Any:
-    try:
-        work_in_process(url, ["code"], {"job_lease": 30.0})
-    except SystemExit as end:
-        return end.code
-
-
-def test_a_job_that_ends_its_worker_fails_no_other(real_redis, queue) -> None:
-    """asyncio lets SystemExit through where a task of the job's own raises it."""
+@pytest.mark.parametrize("kind", ["SystemExit", "KeyboardInterrupt"])
+def test_a_task_of_a_job_that_exits_ends_that_job_and_not_its_worker(
+    real_redis, queue, kind
+) -> None:
+    """asyncio lets both out of its loop where a task of the job's own raises them."""
     url = url_of(real_redis)
     other = queue.enqueue(chores.lasts, url, "other")
-    with killing.Child(works_until_a_job_ends_it, url) as child:
+    with killing.Child(work_in_process, url, ["code"], HEIR) as child:
         until(lambda: real_redis.hget("ran", "other") == b"1", "the other to run")
-        job = queue.enqueue(chores.has_a_part_that_exits)
-        assert child.outcome().returned == 3
-    assert [each.get_status() for each in (job, other)] == ["started", "started"]
-    assert other.results() == []
+        job = queue.enqueue(chores.has_a_part_that_exits, kind)
+        until(partial(ended, job), "the job to fail")
+        assert kind in job.latest_result().exc_string
+        later = queue.enqueue(chores.add, 1, 2)
+        until(partial(ended, later), "a job after it: the worker goes on")
+        assert other.get_status() == "started"
+        until(partial(stopped, real_redis, other), "the stop")
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.wait() == 0
 
 
 # A worker that cannot renew its leases
