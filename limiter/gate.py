@@ -59,7 +59,8 @@ class Hold:
         permit = await self._gate.acquire(
             timeout=self._timeout, lane=self._lane, cost=self._cost, share=self._share
         )
-        self._permit, self._body = permit, Body(permit.check)
+        self._keep(permit)
+        self._body = Body(permit.check)
         permit.on_lost = self._body.cancel
         if permit.lost:  # before `on_lost` was set, or just now: no cancellation may follow
             self._end(None)
@@ -72,11 +73,23 @@ class Hold:
         permit = self._gate.sync.acquire(
             timeout=self._timeout, lane=self._lane, cost=self._cost, share=self._share
         )
-        self._permit = permit
+        self._keep(permit)
         return permit
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._end(kind)
+
+    def _keep(self, permit: Permit | SyncPermit) -> None:
+        """Refuse a second block beside the first: this would forget the first one's permit, which
+        would stay."""
+        if self._permit is not None:
+            permit.unreported()
+            permit.release()
+            raise RuntimeError(
+                f"gate {self._gate.name!r}: a hold is for one block at a time, and this one has a "
+                "permit; call `hold()` for each block"
+            )
+        self._permit = permit
 
     def _end(self, kind: type[BaseException] | None) -> None:
         """Release the permit; raise `PermitLost` if it was lost and the body has no other error."""

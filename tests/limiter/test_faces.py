@@ -161,6 +161,17 @@ async def test_a_gate_is_not_left_by_a_task_that_did_not_enter_it(gate):
     await gate.__aexit__(None, None, None)
 
 
+async def test_a_hold_is_for_one_block_at_a_time(gate):
+    hold = gate.hold()
+    async with hold:
+        with pytest.raises(RuntimeError, match="for each block"):
+            await hold.__aenter__()
+    with hold:
+        with pytest.raises(RuntimeError, match="for each block"):
+            hold.__enter__()
+    await settled(gate, in_flight=0)
+
+
 async def test_what_a_body_raises_goes_through(gate):
     with pytest.raises(KeyError):
         async with gate:
