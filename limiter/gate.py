@@ -10,7 +10,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ground import SettingError
 from ground.keys import check_name, in_run
@@ -165,7 +165,7 @@ class Gate:
         self.target = target_of(redis)
         self.terms = terms
         self._client = GateClient(self.target, self.name, terms, manner)
-        self._held: dict[int, list[Hold]] = {}
+        self._held: dict[int, list[Hold]] = {}  # by the task or thread that entered the gate
 
     # Coroutines
 
@@ -310,11 +310,18 @@ class Gate:
     async def __aenter__(self) -> Permit:
         hold = Hold(self, None, 0)
         permit = await hold.__aenter__()
-        self._held.setdefault(id(asyncio.current_task()), []).append(hold)
+        task = cast(asyncio.Task[Any], asyncio.current_task())
+        if id(task) not in self._held:
+            task.add_done_callback(self._forget)
+        self._held.setdefault(id(task), []).append(hold)
         return permit
 
     async def __aexit__(self, *failure: Any) -> None:
-        await self._leaving(id(asyncio.current_task())).__aexit__(*failure)
+        task = cast(asyncio.Task[Any], asyncio.current_task())
+        hold = self._leaving(id(task))
+        if id(task) not in self._held:
+            task.remove_done_callback(self._forget)
+        await hold.__aexit__(*failure)
 
     def __enter__(self) -> SyncPermit:
         hold = Hold(self, None, 0)
@@ -339,6 +346,12 @@ class Gate:
         if not holds:
             del self._held[holder]
         return hold
+
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
+        """The task has ended inside the gate: a generator of its own left that by another task, as
+        asyncio closes one that was not read to its end. Its permits would stay for good."""
+        for hold in self._held.pop(id(task), []):
+            hold.__exit__(RuntimeError)
 
     async def _called(self, command: Callable[[Ledger], Any]) -> Any:
         answer = LoopAnswer()

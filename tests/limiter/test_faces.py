@@ -161,14 +161,31 @@ async def test_a_gate_is_not_left_by_a_task_that_did_not_enter_it(gate):
     await gate.__aexit__(None, None, None)
 
 
+async def test_the_end_of_a_task_gives_back_what_a_generator_of_its_own_held(gate):
+    """asyncio closes a generator that was not read to its end in a task of its own."""
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # that one's RuntimeError
+
+    async def numbers():
+        async with gate:
+            yield 1
+            yield 2
+
+    async def reads_one() -> int:
+        async for number in numbers():
+            return number
+        return 0
+
+    assert await asyncio.create_task(reads_one()) == 1
+    await settled(gate, in_flight=0)
+
+
 async def test_a_hold_is_for_one_block_at_a_time(gate):
     hold = gate.hold()
     async with hold:
         with pytest.raises(RuntimeError, match="for each block"):
             await hold.__aenter__()
-    with hold:
-        with pytest.raises(RuntimeError, match="for each block"):
-            hold.__enter__()
+    with hold, pytest.raises(RuntimeError, match="for each block"):
+        hold.__enter__()
     await settled(gate, in_flight=0)
 
 
