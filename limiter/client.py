@@ -29,6 +29,10 @@ class GateClient:
         self._manner = manner
         self._unit: GateUnit | None = None
 
+    def __reduce__(self) -> Any:
+        """Another process has its own engine, as a forked child has."""
+        return GateClient, (self._target, self.name, self._terms, self._manner)
+
     @property
     def unit(self) -> GateUnit:
         """The gate's in this process. An engine that has ended is replaced: after a fork, say."""

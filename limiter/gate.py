@@ -335,6 +335,10 @@ class Gate:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} at {self.target}>"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The gate without its permits: those are of this process."""
+        return self.__dict__ | {"_held": {}}
+
     def _leaving(self, holder: int) -> Hold:
         holds = self._held.get(holder)
         if not holds:

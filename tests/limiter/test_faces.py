@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -196,6 +197,18 @@ async def test_what_a_body_raises_goes_through(gate):
     with pytest.raises(KeyError), gate:
         raise KeyError("its own")
     await settled(gate, in_flight=0)
+
+
+def test_a_gate_pickles_also_after_its_first_use_and_without_its_permits(real_redis):
+    gate = TokenBucket(real_redis, "g", limit=2, lease=9.0)
+    with gate:
+        twin = pickle.loads(pickle.dumps(gate))
+        assert (repr(twin), twin.terms) == (repr(gate), gate.terms)
+        with pytest.raises(RuntimeError, match="another task or thread"):
+            twin.__exit__(None, None, None)
+        with twin:
+            assert pickle.loads(pickle.dumps(gate.sync)).status().in_flight == 2
+    settled_sync(gate, in_flight=0)
 
 
 def in_a_child(deed) -> int:

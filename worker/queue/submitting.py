@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from ground import SettingError, tracing
 from ground.numbers import check_number
@@ -29,6 +30,10 @@ class Submitter:
         self.target = target
         self._hash = hash
         self._suites: dict[int, SuiteStore] = {}  # by process: a forked child makes its own
+
+    def __reduce__(self) -> Any:
+        """Another process makes its own suite stores, as a forked child does."""
+        return Submitter, (self.target, self._hash)
 
     def requests(self, programs: Iterable[Program]) -> list[CodeRequest]:
         """All are looked at before any is sent."""

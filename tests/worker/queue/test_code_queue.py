@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import math
+import pickle
 import threading
 import zlib
 from typing import Any
@@ -510,3 +511,12 @@ async def test_every_key_of_a_finished_job_has_an_end(redis, queue, fusion):
     await handle.result()
     lasting = {key for key in redis.keys("*") if redis.ttl(key) < 0}
     assert lasting == {b"rq:queues", b"rq:finished:code"}
+
+
+def test_a_queue_that_has_judged_pickles_for_other_processes(real_redis):
+    queue = CodeQueue(real_redis, "code", share="training")
+    queue._submitter.suites()  # as judging many cases makes one: with locks, and a connection
+    twin = pickle.loads(pickle.dumps(queue))
+    job = twin.sync.submit("print(42)").id
+    assert repr(twin) == repr(queue)
+    assert real_redis.hget(f"rq:job:{job}", "penstock_share") == b"training"
