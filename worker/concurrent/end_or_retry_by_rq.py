@@ -5,11 +5,13 @@ of the worker that has only this job. Runs in a thread. If Redis is away, only t
 is retried: the user's callbacks are called once.
 """
 
+import contextvars
 import copy
 import inspect
 import logging
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -24,7 +26,7 @@ from rq.worker import BaseWorker
 from ground.lua import Command, as_text
 from worker.concurrent.commands import WorkCommands
 from worker.concurrent.rq_job import current_job, execution_of
-from worker.concurrent.running import OUR_CALLBACKS, ExcInfo, Outcome, exc_string
+from worker.concurrent.running import GRACE, OUR_CALLBACKS, ExcInfo, Outcome, exc_string
 from worker.outcomes import counted_as
 
 
@@ -282,15 +284,39 @@ def _call(method: Any, shadow: Any, **given: Any) -> None:
 
 
 def _run_callback(kind: str, job: Any, penalty: Any, *details: Any) -> None:
+    if getattr(job, f"_{kind}_callback") is None or not getattr(job, f"_{kind}_callback_name"):
+        return
     try:
         from rq import callbacks
     except ImportError:
         callbacks = None  # type: ignore[assignment]
     run = getattr(callbacks, f"execute_{kind}_callback", None)
     if run is not None:
-        run(job, penalty, *details)
+        call = partial(run, job, penalty, *details)
     else:
-        getattr(job, f"execute_{kind}_callback")(penalty, *details)
+        call = partial(getattr(job, f"execute_{kind}_callback"), penalty, *details)
+    _within(getattr(job, f"{kind}_callback_timeout"), call)
+
+
+def _within(timeout: float, callback: Callable[[], Any]) -> None:
+    """Call it in a thread of its own. One that does not return even when it is interrupted, such as
+    a read from a socket, is abandoned: else its job would never end."""
+    failed: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            context.run(callback)
+        except BaseException as failure:  # noqa: BLE001 - raised below
+            failed.append(failure)
+
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=call, name="penstock-callback", daemon=True)
+    thread.start()
+    thread.join(timeout + GRACE if timeout > 0 else None)
+    if thread.is_alive():
+        raise JobTimeoutException(f"Task exceeded maximum timeout value ({timeout} seconds)")
+    if failed:
+        raise failed[0]
 
 
 def _leave_our_callbacks_out(job: Any) -> None:

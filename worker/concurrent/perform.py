@@ -30,7 +30,7 @@ from limiter import Gate, Permit, Report
 from worker.allowed import Allowed, refused_ends
 from worker.concurrent.commands import WorkCommands
 from worker.concurrent.rq_job import current_job
-from worker.concurrent.running import ClaimedJob, Outcome, RunningJobs
+from worker.concurrent.running import GRACE, ClaimedJob, Outcome, RunningJobs
 from worker.concurrent.threads import Threads
 from worker.errors import NotAllowed
 from worker.run.turn import (
@@ -47,8 +47,6 @@ from worker.run.turn import (
 from worker.settings import WorkerSettings
 
 log = logging.getLogger("penstock.worker")
-
-_GRACE = 5.0  # seconds that an interrupted thread has to come back
 
 
 class Interrupted(BaseException):
@@ -145,7 +143,7 @@ class Performer:
         await asyncio.wait([call.done], timeout=timeout if timeout > 0 else None)
         if not call.done.done():
             call.interrupt(JobTimeoutException)
-            await asyncio.wait([call.done], timeout=_GRACE)
+            await asyncio.wait([call.done], timeout=GRACE)
             if not call.done.done() or isinstance(call.failure, JobTimeoutException):
                 raise _timed_out(timeout)
         return call.result()

@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("penstock.worker")
 
+GRACE = 5.0  # seconds that an interrupted thread has to come back
 HELD, LOST, PERMIT_LOST, UNWANTED = 1, 0, 2, 3  # the heartbeat script's answer per job
 
 BeatRow = tuple[str, str, int, int]  # id, execution, fence of its permit, hold in microseconds

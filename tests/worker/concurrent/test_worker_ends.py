@@ -318,6 +318,32 @@ def test_a_task_of_a_job_that_exits_ends_that_job_and_not_its_worker(
         assert child.wait() == 0
 
 
+@pytest.mark.parametrize("kind", ["on_success", "on_failure", "on_stopped"])
+def test_a_callback_that_nothing_interrupts_is_abandoned(
+    real_redis, queue, monkeypatch, kind
+) -> None:
+    """RQ kills its horse, or its alarm breaks off what the callback waits for."""
+    monkeypatch.setattr(end_or_retry_by_rq, "GRACE", 0.1)
+    here = chores.HERE = chores.Here()
+    hangs = {kind: Callback(chores.on_an_end_that_waits_here, timeout=1)}
+    function = {"on_success": chores.nothing, "on_failure": chores.fail_unprintably}
+    if kind == "on_stopped":
+        job = queue.enqueue(chores.lasts, url_of(real_redis), "it", **hangs)
+    else:
+        job = queue.enqueue(function[kind], **hangs)
+    with at_work(real_redis):
+        if kind == "on_stopped":
+            until(lambda: real_redis.hget("ran", "it") == b"1", "the job")
+            until(partial(stopped, real_redis, job), "the stop")
+        until(partial(ended, job), "the job's end, without that of its callback")
+        assert job.get_status() == ("stopped" if kind == "on_stopped" else "failed")
+        assert here.reached.is_set()
+        until(lambda: nothing_left(real_redis) == {}, "everything to be put away")
+    if kind != "on_stopped":
+        assert "maximum timeout value (1 seconds)" in job.latest_result().exc_string
+    here.go_on.set()
+
+
 # A worker that cannot renew its leases
 
 
