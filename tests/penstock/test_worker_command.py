@@ -179,6 +179,16 @@ def test_a_wrong_option_is_refused_in_one_sentence(real_redis) -> None:
     assert b"--concurrency (PENSTOCK_CONCURRENCY): must be greater than or equal to 1" in said
 
 
+def test_a_name_that_a_killed_worker_had_is_refused_with_how_long(real_redis) -> None:
+    real_redis.hset("rq:worker:one", mapping={"birth": "2026-08-02T10:11:12.345678Z"})
+    real_redis.expire("rq:worker:one", 400)
+    worker = penstock_worker(real_redis, *HERE, "--name", "one", "--burst")
+    _, said = worker.communicate(timeout=100)
+    assert worker.returncode == 2
+    assert b"--name: a worker named 'one' lives, or was killed: RQ counts a killed one" in said
+    assert b"Traceback" not in said
+
+
 def test_a_worker_tells_its_own_health_and_figures_to_those_with_the_token(
     shared_server: PrivateRedis, real_redis: ground.Client
 ) -> None:

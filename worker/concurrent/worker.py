@@ -104,6 +104,10 @@ _LISTEN_AGAIN = 2.0  # seconds after Redis' channel was lost, as RQ's own waits
 _COLD_LAST_WORK = 0.1
 
 
+class NameInUse(SettingError, ValueError):
+    """Another worker has this one's name. RQ raises ValueError."""
+
+
 class ConcurrentWorker(BaseWorker):
     """Concurrency, lease and gate come from `PENSTOCK_*`."""
 
@@ -169,6 +173,17 @@ class ConcurrentWorker(BaseWorker):
                         "Worker %s: a task of a job raised %r, which does not end the worker",
                         self.name, exit,
                     )  # fmt: skip
+
+    def register_birth(self) -> None:
+        """Say who has the name, if it is in use: mostly a worker that was killed just now."""
+        try:
+            super().register_birth()  # type: ignore[no-untyped-call,unused-ignore]
+        except ValueError:
+            raise NameInUse(
+                "--name",
+                f"a worker named {self.name!r} lives, or was killed: RQ counts a killed one as "
+                f"alive for {self.connection.ttl(self.key)} s from now. Give another name, or none",
+            ) from None
 
     def _restrict_to(self, names: str | None) -> Allowed:
         """The job class checks as well: RQ's own code makes calls at a job's end and in
