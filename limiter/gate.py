@@ -8,6 +8,7 @@ takes the living leases above the limit. Over any window of t seconds there are 
 import asyncio
 import functools
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
@@ -107,6 +108,8 @@ class Hold:
         finally:
             permit.release()
 
+
+log = logging.getLogger("penstock.limiter")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -356,6 +359,10 @@ class Gate:
         asyncio closes one that was not read to its end. Its permits would stay for good."""
         for hold in self._held.pop(id(task), []):
             hold.__exit__(RuntimeError)
+            log.warning(
+                "gate %r: %s ended without leaving it, and its permit is given back; use `hold()` "
+                "or `acquire()` where another task leaves", self.name, task.get_name(),
+            )  # fmt: skip
 
     async def _called(self, command: Callable[[Ledger], Any]) -> Any:
         answer = LoopAnswer()

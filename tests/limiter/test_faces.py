@@ -162,7 +162,7 @@ async def test_a_gate_is_not_left_by_a_task_that_did_not_enter_it(gate):
     await gate.__aexit__(None, None, None)
 
 
-async def test_the_end_of_a_task_gives_back_what_a_generator_of_its_own_held(gate):
+async def test_the_end_of_a_task_gives_back_what_a_generator_of_its_own_held(gate, caplog):
     """asyncio closes a generator that was not read to its end in a task of its own."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # that one's RuntimeError
 
@@ -178,6 +178,7 @@ async def test_the_end_of_a_task_gives_back_what_a_generator_of_its_own_held(gat
 
     assert await asyncio.create_task(reads_one()) == 1
     await settled(gate, in_flight=0)
+    assert "ended without leaving it, and its permit is given back" in caplog.text
 
 
 async def test_a_hold_is_for_one_block_at_a_time(gate):
