@@ -16,6 +16,7 @@ import zlib
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -32,6 +33,7 @@ from ground.tracing.spans import OFF
 from worker.concurrent import traced
 from worker.concurrent.commands import WorkCommands
 from worker.concurrent.end_or_retry_by_rq import Ending, JobDeleted, LeaseLost
+from worker.concurrent.rq_job import free_slot
 from worker.concurrent.running import (
     OUR_CALLBACKS,
     ClaimedJob,
@@ -183,7 +185,16 @@ class Finisher:
                 "job %s: it had no outcome while the breaker is open; it waits in its queue again",
                 outcome.claimed.id,
             )
+        if outcome.claimed.fields.get(b"rate_limit_key"):  # else RQ's own code has freed its slot
+            self._spawn(self._free_slot(outcome.claimed))
         self._jobs.ended(outcome.claimed)
+
+    async def _free_slot(self, claimed: ClaimedJob) -> None:
+        """Let the next job of its rate limit in, although RQ's own code did not end this one."""
+        try:
+            await self._threads.run(partial(free_slot, claimed, self._worker.connection))
+        except (RedisError, OSError) as failure:
+            log.warning("job %s: RQ's maintenance frees its rate limit: %s", claimed.id, failure)
 
     async def _record_by_rq(self, outcome: Outcome) -> None:
         try:

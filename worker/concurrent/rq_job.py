@@ -170,5 +170,15 @@ def execution_of(claimed: ClaimedJob, connection: Any, worker: str) -> Execution
     return execution
 
 
+def free_slot(claimed: ClaimedJob, connection: Any) -> None:
+    """Free its slot in a rate limit of RQ 3's, unless a job of this id still needs it."""
+    try:
+        from rq.rate_limit import RateLimitRegistry
+    except ImportError:  # RQ 2
+        return
+    key = claimed.fields[b"rate_limit_key"].decode(errors="replace")
+    RateLimitRegistry(key, connection).release_stale_and_enqueue(claimed.id)
+
+
 def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, tz=UTC)

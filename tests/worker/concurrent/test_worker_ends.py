@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import rq
 from redis.exceptions import RedisError
 from rq import Callback, Queue, Retry
 from rq.command import send_stop_job_command
@@ -481,6 +482,21 @@ def test_a_job_deleted_while_it_runs_stays_deleted(real_redis, queue, function, 
     assert real_redis.hmget(job.key, "status", "ended_at") == [b"deferred" if again else None, None]
     assert job.results() == []
     assert TokenBucket(real_redis, "code", limit=2).sync.status().in_flight == 0
+
+
+@pytest.mark.skipif(not hasattr(rq, "RateLimit"), reason="this RQ has no rate limits")
+def test_the_end_of_a_deleted_job_lets_the_next_of_its_rate_limit_in(real_redis, queue) -> None:
+    here = chores.HERE = chores.Here()
+    limit = rq.RateLimit("reports", concurrency=1)
+    job = queue.enqueue(chores.waits_here, rate_limit=limit)
+    after = queue.enqueue(chores.add, 1, 2, rate_limit=limit)
+    with at_work(real_redis):
+        until(here.reached.is_set, "the job")
+        job.delete()
+        assert after.get_status() == "rate_limited"
+        here.go_on.set()
+        until(partial(ended, after), "the job after it")
+    assert not job.exists(job.id, real_redis)
 
 
 def beats(client: Any, worker: Any) -> Any:
