@@ -9,6 +9,7 @@ import asyncio
 import atexit
 import itertools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -134,6 +135,10 @@ K = TypeVar("K")
 V = TypeVar("V", bound=Stoppable)
 
 
+_AFTER_ITS_CHILDREN = -100  # where multiprocessing ends a process, below 0
+_LAST = "penstock-end"  # threads of this name do not wait for each other
+
+
 class PerProcess(Generic[K, V]):
     """Values of which a process has one per key; a forked child makes its own."""
 
@@ -148,12 +153,35 @@ class PerProcess(Generic[K, V]):
         with self.guard:
             one = self.all.get(key)
             if one is None or one.stopped:
+                if not self.all:
+                    self._stop_with_child()
                 one = self.all[key] = make()
             return one
 
     def stop_all(self) -> None:
         for one in list(self.all.values()):
             one.stop()
+
+    def _stop_with_child(self) -> None:
+        if "multiprocessing" in sys.modules:  # so it is in all its children
+            from multiprocessing import parent_process, util
+
+            if parent_process() is not None:
+                util.Finalize(None, self._end_child, exitpriority=_AFTER_ITS_CHILDREN)
+
+    def _end_child(self) -> None:
+        """A child of multiprocessing may end without `atexit`. Up to Python 3.12 its threads end
+        after this. So a thread waits for the others there, and then stops everything."""
+        if sys.version_info >= (3, 13):
+            self.stop_all()
+        else:
+            threading.Thread(target=self._stop_last, name=_LAST, daemon=False).start()
+
+    def _stop_last(self) -> None:
+        for thread in threading.enumerate():
+            if not (thread.daemon or thread.name == _LAST or thread is threading.main_thread()):
+                thread.join()
+        self.stop_all()
 
     def _forget_parent(self) -> None:
         self.guard = threading.RLock()

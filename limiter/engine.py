@@ -6,8 +6,6 @@ An engine renews its process's leases. Grants by other processes reach it by an 
 import itertools
 import logging
 import os
-import sys
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +23,6 @@ from limiter.permit import Lease, Report
 log = logging.getLogger("penstock.limiter")
 
 _KEPT = 60.0  # seconds for which an engine whose gates and permits are gone waits for others
-_AFTER_ITS_CHILDREN = -100  # where multiprocessing ends a process, below 0
 
 
 class GateEngine(Engine):
@@ -103,16 +100,7 @@ def engine_for(target: RedisTarget, gate: str = "") -> GateEngine:
     alone, and a blocked command serves one slot.
     """
     key = (target, gate if target.kind == "cluster" else "")
-    return _engines.get(key, lambda: _started(target))
-
-
-def _started(target: RedisTarget) -> GateEngine:
-    if not _engines.all and "multiprocessing" in sys.modules:  # so it is in all its children
-        from multiprocessing import parent_process, util
-
-        if parent_process() is not None:
-            util.Finalize(None, _end_child, exitpriority=_AFTER_ITS_CHILDREN)
-    return GateEngine(target, _retire)
+    return _engines.get(key, lambda: GateEngine(target, _retire))
 
 
 def _retire(engine: GateEngine) -> bool:
@@ -124,19 +112,3 @@ def _retire(engine: GateEngine) -> bool:
             del _engines.all[key]
         engine.stopped = True
         return True
-
-
-def _end_child() -> None:
-    """A child of multiprocessing may end without `atexit`. Up to Python 3.12 its threads end after
-    this. So a thread waits for the others there, and then gives the permits back."""
-    if sys.version_info >= (3, 13):
-        stop_all()
-    else:
-        threading.Thread(target=_stop_last, name="penstock-end", daemon=False).start()
-
-
-def _stop_last() -> None:
-    for thread in threading.enumerate():
-        if not (thread.daemon or thread in (threading.current_thread(), threading.main_thread())):
-            thread.join()
-    stop_all()

@@ -1,11 +1,13 @@
 """A trainer, its workers and its children: each in a process of its own."""
 
 import asyncio
+import multiprocessing
 import os
 import signal
 
 import pytest
 
+from limiter import TokenBucket
 from tests.harness import doomed, killing
 from tests.worker.concurrent import stock
 from tests.worker.scripted_answers import Answer
@@ -80,6 +82,27 @@ def test_a_trainer_that_ends_takes_its_queued_jobs_along_or_leaves_them(
     killing.run(trainer_that_leaves, shared_server.url, abandon)
     assert real_redis.llen("rq:queue:code") == left
     assert real_redis.keys("penstock:client:*") == []
+
+
+def submits_and_returns(url: str) -> None:
+    CodeQueue(url, "code").sync.submit("1")
+    TokenBucket(url, "g", limit=1).sync.acquire()
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_of_multiprocessing_that_just_returns_takes_its_queued_jobs_along(
+    how, real_redis, shared_server
+):
+    """At once, also where `atexit` is not called; and its permits."""
+    args = (shared_server.url,)
+    child = multiprocessing.get_context(how).Process(target=submits_and_returns, args=args)
+    child.start()
+    child.join(100)
+    assert child.exitcode == 0
+    assert real_redis.llen("rq:queue:code") == 0
+    assert real_redis.keys("penstock:client:*") == []
+    assert TokenBucket(real_redis, "g", limit=1).sync.status().in_flight == 0
 
 
 def test_a_dead_trainers_key_is_gone_in_a_minute(real_redis, shared_server):
