@@ -35,6 +35,17 @@ def test_what_is_over_is_counted_again_and_the_least_counts(monkeypatch) -> None
     assert result.exit_code == 0, result.output
 
 
+def test_a_try_that_missed_most_of_it_passes_nothing(monkeypatch) -> None:
+    result = compared(monkeypatch, client=[30, 230, 240], server=[300])
+    assert result.exit_code == 1
+    assert "says: permits client." in result.output
+
+
+def test_what_takes_far_less_each_time_is_well(monkeypatch) -> None:
+    result = compared(monkeypatch, client=[130, 131, 132], server=[300])
+    assert result.exit_code == 0, result.output
+
+
 def test_over_two_percent_more_is_named_with_what_to_do(monkeypatch) -> None:
     result = compared(monkeypatch, client=[200], server=[320, 310, 330])
     assert result.exit_code == 1
