@@ -28,7 +28,10 @@ _JAVA_CORES = f"-XX:ActiveProcessorCount={_CORES}"
 # A compiler's life is too short for the second compiler and for threads that collect garbage.
 _SHORT_JAVA = ("-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1", f"-J{_JAVA_CORES}")
 # The first is of the main thread, as Codeforces has it; the second of all others, as Java has it.
-_JAVA = ("-Xss64m", "-XX:ThreadStackSize=1024", _JAVA_CORES, "-DONLINE_JUDGE=true", "-Xmx{heap}m")
+_JAVA = (
+    "-Xss64m", "-XX:ThreadStackSize=1024", _JAVA_CORES, "-DONLINE_JUDGE=true", "-Xmx{heap}m",
+    "-Xms{begin}m",
+)  # fmt: skip
 _BESIDE_HEAP = 64 * MB  # of the memory of a Java program; of little memory, half
 # Types are taken out and not checked; a package that was not given is looked for as it runs.
 _BUNDLED = ("--bundle", "--packages=external", "--platform=node", "--log-level=warning")
@@ -56,7 +59,8 @@ class Language:
 
     `{script}` stands for the code's own file: `file`, or one like it where that name is given away.
     `{stem}` for that name without its end. `{classpath}` for the folder and all jars given.
-    `{heap}` for the megabytes of its memory that a program's objects may have.
+    `{heap}` for the megabytes of its memory that a program's objects may have, and `{begin}` for
+    those that they have from its start, which count as used where no cgroup counts.
     """
 
     file: str
@@ -264,6 +268,7 @@ def arguments(
     heap = max(memory // 2, memory - _BESIDE_HEAP, 2 * MB) // MB
     stands: dict[str, object] = {
         "python": python, "script": script, "classpath": classpath, "stem": stem, "heap": heap,
+        "begin": max(1, heap // 4),
     }  # fmt: skip
     filled = [argument.format(**stands) for argument in command]
     if folder:
