@@ -59,8 +59,8 @@ class Language:
 
     `{script}` stands for the code's own file: `file`, or one like it where that name is given away.
     `{stem}` for that name without its end. `{classpath}` for the folder and all jars given.
-    `{heap}` for the megabytes of its memory that a program's objects may have, and `{begin}` for
-    those that they have from its start, which count as used where no cgroup counts.
+    `{heap}` for the megabytes of its memory that a program's objects may have. They begin with
+    `{begin}`, which count as used where no cgroup counts.
     """
 
     file: str
