@@ -19,7 +19,7 @@ ALOUD := python -m pip --disable-pip-version-check --no-input
 PIP := $(ALOUD) --quiet --quiet
 TESTS ?=
 # The steps of `make conformance`.
-STEPS := verl rq e2b clients agents engines vllm slime clouds kubernetes alerts fusion hosts
+CONFORMANCE := verl rq e2b clients agents engines vllm slime clouds kubernetes alerts fusion hosts
 PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
 HOSTS ?= inspect-ai openenv openrlhf skyrl slime tinker trl verifiers $(if $(shell $(PYTHON312) -V 2> /dev/null),nemo-gym)
 PYTHON_FOR_nemo-gym = $(PYTHON312)
@@ -34,7 +34,7 @@ NO_PACKAGES = echo "The packages could not be installed; pip says above why. Is 
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: chromium valgrind instructions screenshots help demo train proof test test-all tests outside test-at-load durations constraints against installed compat check format bench conformance $(STEPS:%=conformance-%) hosts soak lowest docs site pinned secrets wheel clean python
+.PHONY: chromium valgrind instructions screenshots help demo train proof test test-all tests outside test-at-load durations constraints against installed compat check format bench conformance $(CONFORMANCE:%=conformance-%) hosts soak lowest docs site pinned secrets wheel clean python
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -86,7 +86,7 @@ format: $(VENV)/.installed ## rewrite the code in its format
 bench: $(VENV)/.installed ## quick benchmarks, peers beside us; less Ray, whose fetching takes long
 	$(BIN)/python -m bench --quick --without ray
 
-conformance: $(STEPS:%=conformance-%) ## this tree with real hosts and clients, in steps (conformance-rq for one of them); docs/inside/tested.md names them
+conformance: $(CONFORMANCE:%=conformance-%) ## this tree with real hosts and clients, in steps (conformance-rq for one of them); docs/inside/tested.md names them
 
 # They run what takes turns in `make test`, too.
 conformance-% hosts: export PENSTOCK_TEST_ALL := 1

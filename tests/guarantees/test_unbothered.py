@@ -248,3 +248,17 @@ def test_it_learns_and_has_the_same_weights_though_everything_is_killed(tmp_path
     assert runs["killed"].about["kills"].keys() == {"worker", "gateway", "redis", "trainer"}
     assert report.equal(runs["undisturbed"], runs["killed"])
     assert runs["undisturbed"].last("held") > 0.8 > runs["shuffled"].last("held")
+
+
+def test_make_train_asks_for_no_more_than_it_was_told() -> None:
+    """A variable of the Makefile that is named like one of its options would be passed on."""
+
+    def told(*words: str) -> list[str]:
+        command = ["make", "--dry-run", "train", *words]
+        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        return said.replace("\\\n", " ").partition("examples.unbothered")[2].split("\n")[0].split()
+
+    assert told() == []
+    assert told("SEEDS=2", "STEPS=20", "ASYNC=1") == [
+        "--seeds", "2", "--asynchronous", "--steps", "20",
+    ]  # fmt: skip
