@@ -233,19 +233,21 @@ def steps(
     """The jail's steps, in order, given the names of the other files. The program's arguments are
     put `behind` its command."""
 
-    def step(command: Sequence[str], seconds: float) -> dict[str, object]:
+    def step(
+        command: Sequence[str], seconds: float, behind: Sequence[str] = ()
+    ) -> dict[str, object]:
+        argv = arguments(command, script, given, python, memory)
         return {
-            "argv": arguments(command, script, given, python, memory),
+            "argv": argv and [*argv, *behind],
             "script": script,
+            "arguments": list(behind),
             "wall": seconds,
         }
 
     linked = [f"-l{name}" for name in language.libraries if _linkable(name)]
     if linked:
         linked.insert(0, "-Wl,--as-needed")  # a program that uses none of them loads none
-    run = {**step(language.run, wall), "arguments": list(behind)}
-    if language.run:
-        run["argv"] = [*arguments(language.run, script, given, python, memory), *behind]
+    run = step(language.run, wall, behind)
     if not language.compile:
         return [run]
     return [{**step([*language.compile, *linked], compile_wall), "compiles": True}, run]

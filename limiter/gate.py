@@ -32,6 +32,8 @@ from limiter.status import (
 from limiter.sync_gate import SyncGate
 from limiter.terms import Adaptive, Cost, Manner, Terms, changes
 
+log = logging.getLogger("penstock.limiter")
+
 
 class Hold:
     """A hold has a permit for the length of one `with` or one `async with`; `gate.hold()` makes it.
@@ -108,8 +110,6 @@ class Hold:
         finally:
             permit.release()
 
-
-log = logging.getLogger("penstock.limiter")
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -125,19 +125,20 @@ def read(body: Any) -> Question:
     """Understand a request, or refuse it with the reason."""
     asked: ChatBody = validated(ChatBody, body)
     refuse(asked.n not in (None, 1), "n", "one answer per request: ask several times instead")
+    more = asked.model_extra or {}
     for name in (
         "previous_response_id", "audio", "prediction", "web_search_options", "functions",
         "function_call",
     ):  # fmt: skip
-        wanted = (asked.model_extra or {}).get(name)
-        refuse(bool(wanted), name, "is not served here: the model runs on your own engines")
+        refuse(bool(more.get(name)), name, "is not served here: the model runs on your own engines")
     for name in (
         "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
         "regex", "ebnf",
     ):  # fmt: skip
-        wanted = (asked.model_extra or {}).get(name)
-        refuse(bool(wanted), name, "is one engine's own: bind the answer by response_format")
-    modalities = (asked.model_extra or {}).get("modalities")
+        refuse(
+            bool(more.get(name)), name, "is one engine's own: bind the answer by response_format"
+        )
+    modalities = more.get("modalities")
     refuse(modalities not in (None, ["text"]), "modalities", "only text is served")
     refuse(bool(asked.top_logprobs), "top_logprobs", "only the sampled tokens' own are served")
     tools = [_tool(tool, place) for place, tool in enumerate(asked.tools or ())]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b32encode
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -74,7 +74,7 @@ class Reply:
 
     def dump(self) -> bytes:
         """The answer as JSON, without the prompt's ids, which the log has once."""
-        said = asdict(self)
+        said = asdict(replace(self, prompt=()))  # it copies what it finds
         del said["prompt"]
         return json.dumps(said, separators=(",", ":")).encode()
 

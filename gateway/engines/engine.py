@@ -27,6 +27,7 @@ LOWEST = -9999.0
 """What vLLM sends for a log-probability of minus infinity."""
 
 _OK = 200
+SHORT = Chat([{"role": "user", "content": "a"}])  # to probe an engine with
 _KEPT = 4.0  # seconds; engines hang up after 5 s idle
 _FRESH = 1.0  # seconds for which a version that was read is a lower bound worth having
 
@@ -85,15 +86,20 @@ class Engine:
     async def _probe(self) -> None:
         raise NotImplementedError
 
-    @staticmethod
-    def _probe_id() -> str:
-        """The request id of one probe. Gateways that start together probe an engine together, and
-        SGLang refuses an id that it is serving."""
-        return f"probe-{secrets.token_hex(6)}"
+    async def _one_token(self) -> tuple[Sequence[int], Part]:
+        """Render `SHORT`, and sample a token behind its ids. Raises what the part failed by.
+
+        Gateways that start together probe an engine together, and SGLang refuses a request's id
+        that it is serving: so each has its own."""
+        ids = (await self.render(SHORT)).ids
+        part = await self.generate(ids, SHORT, {"max_tokens": 1}, f"probe-{secrets.token_hex(6)}")
+        if part.failure is not None:
+            raise part.failure
+        return ids, part
 
     async def _refuse_two_beginnings(self) -> None:
         """A template that writes its beginning while the tokenizer adds one gives two."""
-        ids = (await self.render(Chat([{"role": "user", "content": "a"}]))).ids
+        ids = (await self.render(SHORT)).ids
         if len(ids) > 1 and ids[0] == ids[1]:
             raise EngineUnfit(
                 self.url,

@@ -35,17 +35,13 @@ class Sglang(Engine):
         self._reasoning, self._tools = info.get("reasoning_parser"), info.get("tool_call_parser")
         self.parses_tools = self._tools is not None
         self._increments = bool(server.get("incremental_streaming_output"))
-        chat = Chat([{"role": "user", "content": "a"}])
         try:
-            rendered = await self.render(chat)
-            part = await self.generate(rendered.ids, chat, {"max_tokens": 1}, self._probe_id())
+            _, part = await self._one_token()
         except EngineRefused as refused:
             raise EngineUnfit(
                 self.url,
                 f"this SGLang does not render or take tokens ({refused.reason}): 0.5.23 does",
             ) from None
-        if part.failure is not None:
-            raise part.failure
         if not part.ids or not part.lps:
             raise EngineUnfit(self.url, "it answers no token ids with log-probabilities")
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.calls import UNKNOWN_VERSION
-from gateway.engines.engine import Engine, logprob, spans_of, version_of
+from gateway.engines.engine import SHORT, Engine, logprob, spans_of, version_of
 from gateway.engines.models import Answer, Chat, Part, Rendered, ToolUse
 from gateway.errors import EngineFailed, EngineRefused, EngineUnfit
 from ground.recent import Recent
@@ -32,13 +32,9 @@ class Vllm(Engine):
 
     async def _probe(self) -> None:
         """Probe each endpoint by using it once, with one token."""
-        chat = Chat([{"role": "user", "content": "a"}])
         try:
-            rendered = await self.render(chat)
-            part = await self.generate(rendered.ids, chat, {"max_tokens": 1}, self._probe_id())
-            if part.failure is not None:
-                raise part.failure
-            await self.parse(part, rendered.ids, chat)
+            ids, part = await self._one_token()
+            await self.parse(part, ids, SHORT)
         except EngineRefused as refused:
             raise EngineUnfit(
                 self.url,
@@ -163,14 +159,10 @@ class PlainVllm(Vllm):
         self.parses_tools = False
 
     async def _probe(self) -> None:
-        chat = Chat([{"role": "user", "content": "a"}])
         try:
-            rendered = await self.render(chat)
-            part = await self.generate(rendered.ids, chat, {"max_tokens": 1}, self._probe_id())
+            _, part = await self._one_token()
         except EngineRefused as refused:
             raise EngineUnfit(self.url, f"this is no vLLM: {refused.reason}") from None
-        if part.failure is not None:
-            raise part.failure
         if not part.ids:
             raise EngineUnfit(
                 self.url, "it knows no `return_token_ids`: vLLM 0.10.2 and newer ones do"

@@ -21,7 +21,6 @@ MOST_ENTRIES = 100_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONGEST_PATH = 4096  # bytes, its end among them
 _TOO_DEEP = "folders lie so deep in it that the kernel takes no path to them; list less depth"
-_PASSED_OVER = (FileNotFoundError, NotADirectoryError, PermissionError)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -180,7 +179,7 @@ def _list(path: str, depth: int, **_: Any) -> None:
         folder, level = folders.pop()
         names = _names(folder, must_be_there=level == 1)
         # What has gone meanwhile, or lies in a folder below that shows its names alone.
-        passed_over = (FileNotFoundError,) if level == 1 else _PASSED_OVER
+        passed_over = (FileNotFoundError,) if level == 1 else folder_changes.PASSED_OVER
         for name in sorted(names):
             with contextlib.suppress(*passed_over):
                 if len(os.fsencode(path := os.path.join(folder, name))) >= _LONGEST_PATH:
@@ -198,7 +197,7 @@ def _list(path: str, depth: int, **_: Any) -> None:
 def _names(folder: str, must_be_there: bool) -> list[str]:
     try:
         return os.listdir(folder)
-    except _PASSED_OVER:
+    except folder_changes.PASSED_OVER:
         if must_be_there:
             raise
         return []

@@ -16,7 +16,8 @@ _CREATED, _DELETED, _MOVED_FROM, _MOVED_TO = 0x100, 0x200, 0x40, 0x80
 _MODIFIED, _ATTRIBUTES, _OVERFLOW, _FOLDER, _ONLY_FOLDER = 0x2, 0x4, 0x4000, 0x40000000, 0x01000000
 _WATCHED = _CREATED | _DELETED | _MOVED_FROM | _MOVED_TO | _MODIFIED | _ATTRIBUTES | _ONLY_FOLDER
 _EVENT = struct.Struct("iIII")
-_NOT_WATCHED = (FileNotFoundError, NotADirectoryError, PermissionError)  # gone, or another user's
+# Gone meanwhile, or another user's: what lies inside a folder ends no watch and no list of it.
+PASSED_OVER = (FileNotFoundError, NotADirectoryError, PermissionError)
 
 
 def opened() -> int:
@@ -38,7 +39,7 @@ def tell(watching: int, path: str, recursive: bool) -> None:
             for inner in _inside(folder):
                 yield inner
                 if os.path.isdir(inner) and not os.path.islink(inner):
-                    with contextlib.suppress(*_NOT_WATCHED):
+                    with contextlib.suppress(*PASSED_OVER):
                         yield from add(inner)
 
     list(add(path))
@@ -50,7 +51,7 @@ def tell(watching: int, path: str, recursive: bool) -> None:
         for kind, changed, is_folder in _events(os.read(watching, 1 << 16), watched):
             changes = [{"kind": kind, "path": changed}]
             if is_folder and recursive and kind == "create":
-                with contextlib.suppress(*_NOT_WATCHED):
+                with contextlib.suppress(*PASSED_OVER):
                     changes += [{"kind": "create", "path": inner} for inner in add(changed)]
             put(1, b"".join(json.dumps(change).encode() + b"\n" for change in changes))
 

@@ -97,7 +97,7 @@ class Builds:
         if joined not in self._under_way:
             if self.header and not given:
                 argv[1:1] = self.header.options(found, source[script], self._jails)
-            step = {**steps[0], "argv": argv}
+            step = {**steps[0], "argv": argv, "patient": True}
             compiling = self._compile(found, script, {**given, **source}, step, limits)
             self._under_way[joined] = _UnderWay(asyncio.ensure_future(compiling))
         build = await self._wait_for(joined)
@@ -129,8 +129,7 @@ class Builds:
         limits = replace(
             limits, cpu=limits.compile_wall, compile_wall=limits.compile_wall * _WALL, wall=1.0
         )
-        patient = {**step, "patient": True}
-        header = header_of(limits, files, (), language.env, [patient], made=language.made)
+        header = header_of(limits, files, (), language.env, [step], made=language.made)
         request = wire.pack(header, [b"", *files.values()])
         self.compiled += 1
         outcome = await self._jails.exchange(request, limits, compiles=True, patience=LONGEST)

@@ -30,6 +30,16 @@ _TAIL = 64  # characters
 LINES = Compare(rule="lines")  # scraped outputs end in blanks, which no program is to repeat
 LIVECODEBENCH = Compare(rule="decimals")
 CODECONTESTS = Compare(rule="floats", abs=1e-5, rel=0.0)
+_CHECK = re.compile(r"^def check\(", re.MULTILINE)
+_TEST_CASES = re.compile(r"^class (\w+)\(.*TestCase\b", re.MULTILINE)
+_RUN_ALL = """
+
+import unittest
+
+for tests in ({},):
+    found = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(tests))
+    assert found.wasSuccessful() and found.testsRun
+"""
 
 
 @dataclass(frozen=True)
@@ -420,18 +430,6 @@ def _test(given: dict[str, Any]) -> Cases:
     raise RequestRefused(
         "the test defines neither `check` nor a TestCase: no program could pass it"
     )
-
-
-_CHECK = re.compile(r"^def check\(", re.MULTILINE)
-_TEST_CASES = re.compile(r"^class (\w+)\(.*TestCase\b", re.MULTILINE)
-_RUN_ALL = """
-
-import unittest
-
-for tests in ({},):
-    found = unittest.TextTestRunner().run(unittest.defaultTestLoader.loadTestsFromTestCase(tests))
-    assert found.wasSuccessful() and found.testsRun
-"""
 
 
 def _own(given: dict[str, Any]) -> Cases:

@@ -5,7 +5,7 @@ of a request are one judge's work, so the program is compiled once.
 """
 
 from http import HTTPStatus
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
@@ -142,6 +142,15 @@ async def get_prompts(asked: GetPrompts) -> Answer:
     ][asked.offset : asked.offset + asked.limit]
 
 
+class _Texts(NamedTuple):
+    """The texts of a submission: what the model wrote, what runs, all with its test, the test."""
+
+    code: str
+    program: str
+    full: str
+    test: str = ""
+
+
 async def _tested(judge: Judge, asked: Submit, task: AutoEval) -> Answer:
     """Run a row's test with the program: it ends well, or does not."""
     code, _ = code_of(asked.completion, task.written_in) or ("", "")
@@ -152,7 +161,7 @@ async def _tested(judge: Judge, asked: Submit, task: AutoEval) -> Answer:
     options |= {"language": task.runs_in, "files": dict(task.files)}
     cases = Cases([checked_case(0, check=check)])
     full = f"{program}\n{check}" if check else program
-    return await _answered(judge, asked, (code, program, full, task.test), cases, options)
+    return await _answered(judge, asked, _Texts(code, program, full, task.test), cases, options)
 
 
 async def _evaluated(
@@ -160,21 +169,20 @@ async def _evaluated(
 ) -> Answer:
     cases = read_cases(given)
     code, _ = code_of(asked.completion, asked.config.language) or ("", "")
-    return await _answered(judge, asked, (code, code, code, ""), cases, options)
+    return await _answered(judge, asked, _Texts(code, code, code), cases, options)
 
 
 async def _answered(
     judge: Judge,
     asked: Submit | Evaluate,
-    texts: tuple[str, str, str, str],
+    texts: _Texts,
     cases: Cases,
     options: JudgeOptions,
 ) -> Answer:
-    """Judge a program. The texts are the model's, what runs, all with the test, and the test."""
-    code, program, full, behind = texts
-    if not code:
-        return HTTPStatus.OK, _answer(asked, "", "", behind, [])
-    request, suite = request_here(program, cases, options)
+    """Judge a program, if the model wrote one."""
+    if not texts.code:
+        return HTTPStatus.OK, _answer(asked, "", "", texts.test, [])
+    request, suite = request_here(texts.program, cases, options)
     result = await judge.judge(request, suite)
     if result.masked_because and not set(result.verdicts) & set("WECTL"):
         return _unknown(result)
@@ -187,7 +195,7 @@ async def _answered(
         for index, letter in enumerate(result.verdicts)
         if letter != "S"
     ]
-    return HTTPStatus.OK, _answer(asked, code, full, behind, tests) | {
+    return HTTPStatus.OK, _answer(asked, texts.code, texts.full, texts.test, tests) | {
         "accepted": set(result.verdicts) == {"P"}
     }
 

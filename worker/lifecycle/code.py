@@ -45,8 +45,8 @@ class SessionSandbox:
             )
         try:
             async with self._sandbox(request) as sandbox:
-                anew = self._lifecycle.open if request.instance_id is not None else None
-                return await run_in(sandbox, request, anew)
+                shared = request.instance_id is not None
+                return await run_in(sandbox, request, self._lifecycle.open if shared else None)
         except (SandboxLost, CommandFailed) as failure:
             if request.instance_id is None:
                 raise
@@ -76,17 +76,17 @@ def sessions(settings: WorkerSettings) -> SessionSandbox:
 
 
 async def run_in(
-    sandbox: OpenSandbox, request: CodeRequest, anew: Opener | None = None
+    sandbox: OpenSandbox, request: CodeRequest, open_new: Opener | None = None
 ) -> CodeResult:
     """The program's end, in a sandbox that is open. Raises what `sandbox.exec` raises.
 
-    `anew` opens another sandbox of its kind, if programs may have run in this one before. Files
+    `open_new` opens another sandbox of its kind, if programs may have run in this one before. Files
     that a new one takes are refused here by what those programs have done."""
     began = ran_from = time.monotonic()
     try:
         await _write_files(sandbox, request)
     except SandboxUnfit as refused:
-        if anew is None or await _refuses(anew, request):
+        if open_new is None or await _refuses(open_new, request):
             raise
         ended = _not_run(refused)
     else:
@@ -115,9 +115,9 @@ async def _write_files(sandbox: OpenSandbox, request: CodeRequest) -> None:
             ) from None
 
 
-async def _refuses(anew: Opener, request: CodeRequest) -> bool:
+async def _refuses(open_new: Opener, request: CodeRequest) -> bool:
     """Whether a new sandbox refuses the request's files too, so that they are at fault."""
-    async with anew() as sandbox:
+    async with open_new() as sandbox:
         try:
             await _write_files(sandbox, request)
         except SandboxUnfit:

@@ -205,31 +205,32 @@ async def test_no_name_leads_out(session, sessions):
     assert secret.read_text() == "of the machine"
 
 
+@contextlib.asynccontextmanager
+async def watching(session):
+    """The changes in the folder `watched` from now on, and where it lies."""
+    async with contextlib.aclosing(session.watch("watched", recursive=True)) as changes:
+        async with asyncio.timeout(WITHIN):
+            assert await anext(changes) is None
+            yield changes, (await session.stat("watched")).path
+
+
 async def test_changes_are_told_as_they_come(session):
     await session.make_folder("watched/inner")
-    changes = session.watch("watched", recursive=True)
-    home = (await session.stat("watched")).path
-    async with asyncio.timeout(WITHIN):
-        assert await anext(changes) is None
+    async with watching(session) as (changes, home):
         await sh(session, "mkdir watched/new")
         assert await anext(changes) == Change("create", f"{home}/new")
         await sh(session, "echo x > watched/inner/file; rm watched/inner/file")
         kinds = [(await anext(changes)).kind for _ in range(3)]
     assert kinds == ["create", "write", "remove"]
-    await changes.aclose()
 
 
 async def test_a_closed_folder_ends_no_watch_of_what_is_around_it(session):
     await session.make_folder("watched")
     await sh(session, "mkdir -m 0 watched/closed")
-    changes = session.watch("watched", recursive=True)
-    home = (await session.stat("watched")).path
-    async with asyncio.timeout(WITHIN):
-        assert await anext(changes) is None
+    async with watching(session) as (changes, home):
         await sh(session, "mkdir -m 0 watched/later; : > watched/file")
         assert await anext(changes) == Change("create", f"{home}/later")
         assert await anext(changes) == Change("create", f"{home}/file")
-    await changes.aclose()
     with pytest.raises(PermissionError):
         await anext(session.watch("watched/closed"))
 

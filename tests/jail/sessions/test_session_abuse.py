@@ -134,13 +134,13 @@ async def test_a_limit_of_memory_is_said(in_namespaces: LocalSessions) -> None:
     await session.end()
 
 
-_TOO_MUCH = "python3 -c 'x = bytearray(1 << 30)' 2>/dev/null"
-
-
-async def said(process: Process) -> None:
-    """Until a command has said something."""
+async def past_its_memory(session: Session, then: str) -> Process:
+    """A command in which a child has passed the limit, and which does this at a word of input."""
+    hog = f"python3 -c 'x = bytearray(1 << 30)' 2>/dev/null; echo over; read word; {then}"
+    process = await session.start(CommandRequest(["sh", "-c", hog], stdin=True))
     async with asyncio.timeout(LONGEST), contextlib.aclosing(process.events()) as events:
         await anext(events)
+    return process
 
 
 async def test_a_limit_that_the_background_passed_is_not_said_of_a_later_command(
@@ -148,9 +148,7 @@ async def test_a_limit_that_the_background_passed_is_not_said_of_a_later_command
 ) -> None:
     """A `grep` that found nothing was called killed for its memory."""
     session = await in_namespaces.open(SessionRequest(memory_mb=128))
-    hog = f"{_TOO_MUCH}; echo over; read word"
-    background = await session.start(CommandRequest(["sh", "-c", hog], stdin=True))
-    await said(background)
+    background = await past_its_memory(session, "true")
     ran = await session.run(CommandRequest(["false"], timeout=LONGEST))
     assert (ran.exit.code, ran.exit.why) == (1, "")
     await background.close()
@@ -161,9 +159,7 @@ async def test_what_ends_well_takes_no_limit_from_the_command_that_passed_it(
     in_namespaces: LocalSessions,
 ) -> None:
     session = await in_namespaces.open(SessionRequest(memory_mb=128))
-    hog = f"{_TOO_MUCH}; echo over; read word; exit 1"
-    process = await session.start(CommandRequest(["sh", "-c", hog], stdin=True))
-    await said(process)
+    process = await past_its_memory(session, "exit 1")
     assert await well(session)
     await process.close_stdin()
     assert (await process.wait()).why == "memory_limit"
