@@ -190,7 +190,9 @@ def _answering_url(folder: Path, socket: Path) -> str:
 
 
 def _by_socket(url: str, socket: Path) -> RedisTarget:
-    return replace(parse_redis_url(url), nodes=(), path=str(socket))
+    """The server by its socket; by its port if its owner, with another TMPDIR, has another."""
+    target = parse_redis_url(url)
+    return replace(target, nodes=(), path=str(socket)) if socket.exists() else target
 
 
 def _private_folder(folder: Path) -> Path:

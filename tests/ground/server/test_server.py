@@ -18,7 +18,7 @@ from redis.exceptions import AuthenticationError
 import ground
 from ground import EmbeddedServer, RedisUnavailable, SettingError
 from ground.server.binary import bundled_server, find_server, server_of
-from ground.server.server import make_private, running_server
+from ground.server.server import make_private, running_server, running_url
 from tests.architecture.source import ROOT
 from tests.ground.asking import ask, run_id
 from tests.harness import killing
@@ -167,6 +167,17 @@ def test_a_temporary_folder_too_deep_for_a_socket_is_passed_over(folder, binary,
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
     with EmbeddedServer(deep, binary=binary) as server:
         assert Path(server.target.path).parents[1] == Path("/tmp")
+
+
+def test_one_in_a_deep_folder_is_found_by_a_process_with_another_temporary_folder(
+    folder, binary, monkeypatch
+):
+    deep = folder / ("d" * 100) / ("e" * 100)
+    with EmbeddedServer(deep, binary=binary) as server:
+        monkeypatch.setattr(tempfile, "tempdir", "/var/tmp")
+        assert running_url(deep) == server.url
+        with EmbeddedServer(deep, binary=binary) as joined:
+            assert (joined.owned, run_id(joined)) == (False, run_id(server))
 
 
 def test_a_socket_folder_that_others_may_enter_is_refused(folder, binary, monkeypatch):
