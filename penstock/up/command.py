@@ -64,7 +64,7 @@ def command(workers: int, gate_limit: int | None) -> int:
     require_one_primary(settings)
     plan = Plan(workers, gate_limit or 4 * (os.cpu_count() or 1))
     with _alone_in(settings.data_dir) as home:
-        return asyncio.run(_Up(plan, settings, home, Screen(console(stderr=True))).run())
+        return _Up(plan, settings, home, Screen(console(stderr=True))).run()
 
 
 class _Up:
@@ -81,10 +81,13 @@ class _Up:
         self._state_kept = True
         self._unread = ""
 
-    async def run(self) -> int:
+    def run(self) -> int:
+        self._redis.start()  # it may load for long, and a loop that waits for it hears no Ctrl-C
+        return asyncio.run(self._all())
+
+    async def _all(self) -> int:
         self._on_signals()
         try:
-            self._redis.start()
             made = Services(self._plan, self._settings, self._redis, self._home,
                             self._screen.say, self._changed)  # fmt: skip
             self._services = made.in_order()

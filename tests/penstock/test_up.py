@@ -249,6 +249,25 @@ def test_ctrl_c_ends_it_in_order_if_whoever_read_its_words_went_away(tmp_path: P
     until(lambda: processes_of(tmp_path) == [], "nothing left", within=100)
 
 
+def test_ctrl_c_ends_it_while_its_redis_loads(tmp_path: Path) -> None:
+    never_ready = tmp_path / "never-ready"
+    never_ready.write_text("#!/bin/sh\nexec sleep 1000\n")
+    never_ready.chmod(0o755)
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    state = tmp_path / "state"
+    env = clean | {"PENSTOCK_DATA_DIR": str(state), "PENSTOCK_REDIS_SERVER": str(never_ready)}
+    up = leash.start([PENSTOCK, "up"], env=env, stdin=subprocess.DEVNULL,
+                     stderr=subprocess.PIPE, text=True)  # fmt: skip
+    try:
+        until((state / "server.log").exists, "the server to load", within=100)
+        up.send_signal(signal.SIGINT)
+        _, said = up.communicate(timeout=40)  # it would try for 60 s
+        assert (up.returncode, said.split()) == (130, ["penstock:", "interrupted"])
+    finally:
+        up.kill()
+    until(lambda: processes_of(tmp_path) == [], "nothing left", within=100)
+
+
 def test_a_url_in_a_file_is_that_of_all_services(
     tmp_path: Path, private_redis: Callable[[], PrivateRedis]
 ) -> None:
