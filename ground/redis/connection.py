@@ -62,8 +62,9 @@ class Connection:
             self._wire = dial(target, timeout, Wire)
         try:
             # All at once: a script that is unknown among others that are known would be run
-            # after them, a release after the acquire that it makes room for.
-            if scripts:
+            # after them, a release after the acquire that it makes room for. Of a Cluster, all
+            # nodes would have to answer: each gets a script when it needs it.
+            if scripts and target.kind != "cluster":
                 self._send([("SCRIPT", "LOAD", script.source) for script in scripts.values()])
         except BaseException:
             self.close()
@@ -123,6 +124,8 @@ class Connection:
     def _asked(self, command: Command) -> Any:
         try:
             return self._client.execute_command(*command)
+        except NoScriptError:
+            return self._asked(("EVAL", self._scripts[command[1]].source, *command[2:]))
         except ResponseError as refusal:
             return refusal
 

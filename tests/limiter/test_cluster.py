@@ -115,6 +115,17 @@ async def test_a_node_that_fails_leaves_the_gates_of_the_others_alone(
     (await sick.acquire(timeout=SOON)).release()
 
 
+async def test_a_process_that_starts_while_a_node_is_dead_has_the_gates_of_the_others(
+    redis_cluster, names
+):
+    *others, dead = redis_cluster.nodes
+    for other in others:
+        other.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
+    dead.kill()
+    for gate in gates_at(redis_cluster, names[:-1]):
+        (await gate.acquire(timeout=5)).release()
+
+
 @pytest.mark.parametrize("keep_data", [True, False])
 async def test_a_restarted_node_has_its_holder_and_its_waiters_again(
     redis_cluster, names, keep_data
