@@ -4,7 +4,7 @@ it."""
 import re
 import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,13 +66,27 @@ def open_plainly(target: RedisTarget, *, setting: str = SETTING, timeout: float 
 def read_facts(client: Client, target: RedisTarget, *, setting: str = SETTING) -> ServerFacts:
     """Reach the server and read its facts; `RedisUnavailable` or `RedisUnfit` where that fails.
 
-    Of a Cluster, those of one node.
+    Of a Cluster, those of one node that answers.
     """
     with _plain_errors(target, setting):
-        client.ping()
-        client.eval("return 1", 0)  # all we do is done by scripts: a user must be allowed to
-        info = _info(client)
-        return _facts(info, _persistence(client, info))
+        *others, last = _nodes(client)
+        for node in others:
+            with suppress(redis.ConnectionError, redis.TimeoutError):
+                return _facts_of(node)
+        return _facts_of(last)
+
+
+def _nodes(client: Client) -> list[redis.Redis]:
+    if not isinstance(client, redis.RedisCluster):
+        return [client]
+    return [client.get_redis_connection(node) for node in client.get_primaries()]
+
+
+def _facts_of(client: redis.Redis) -> ServerFacts:
+    client.ping()
+    client.eval("return 1", 0)  # all we do is done by scripts: a user must be allowed to
+    info = _info(client)
+    return _facts(info, _persistence(client, info))
 
 
 @contextmanager
@@ -216,22 +230,12 @@ def require_writes(client: Client, target: RedisTarget, *, setting: str = SETTIN
         raise RedisUnfit(f"{setting}: {target} takes no writes: {refusal}; {remedy}") from None
 
 
-def _info(client: Client) -> Mapping[str, Any]:
+def _info(client: redis.Redis) -> Mapping[str, Any]:
     try:
-        info: Any = (
-            client.info("default", target_nodes="random")
-            if isinstance(client, redis.RedisCluster)
-            else client.info()
-        )
+        info: Any = client.info()
     except (NoPermissionError, ResponseError):
         # fakeredis and locked-down services have no INFO: nothing to hold against them.
         return {}
-    if (
-        isinstance(client, redis.RedisCluster)
-        and info
-        and all(isinstance(v, dict) for v in info.values())
-    ):
-        info = next(iter(info.values()))
     return dict(info)
 
 
@@ -250,7 +254,7 @@ def _facts(info: Mapping[str, Any], persistence: str) -> ServerFacts:
     )
 
 
-def _persistence(client: Client, info: Mapping[str, Any]) -> str:
+def _persistence(client: redis.Redis, info: Mapping[str, Any]) -> str:
     """The server's persistence: `aof`, `rdb`, `none`, or empty if the server would not say."""
     if info.get("aof_enabled"):
         return "aof"

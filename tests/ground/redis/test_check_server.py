@@ -55,6 +55,16 @@ def test_a_cluster_and_a_sentinels_service_are_fit(redis_cluster, sentinel_pair)
             assert read_facts(client, target).version >= (6, 2)
 
 
+def test_a_cluster_with_a_dead_node_is_fit(redis_cluster):
+    *others, dead = redis_cluster.nodes
+    for other in others:
+        other.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
+    dead.kill()
+    for _ in range(10):  # the client chooses by chance whom it asks
+        with contextlib.closing(open_checked(redis_cluster.target)) as client:
+            assert read_facts(client, redis_cluster.target).clustered
+
+
 def test_nobody_at_the_address():
     port = free_port()
     said = refusal(f"redis://127.0.0.1:{port}", RedisUnavailable)
