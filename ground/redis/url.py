@@ -186,6 +186,8 @@ def _query(query: str, kind: str, tls: bool) -> tuple[dict[str, Any], dict[str, 
         else:
             known = ", ".join(sorted(_OPTIONS.keys() | _SENTINEL_OPTIONS | {"db"}))
             raise _WrongPartError(f"the URL has an option unknown here; known are {known}")
+    if "ssl_keyfile" in options and "ssl_certfile" not in options:
+        raise _WrongPartError("the option ssl_keyfile needs ssl_certfile, whose key it is")
     if options.get("ssl_cert_reqs") == "none":
         options.setdefault("ssl_check_hostname", False)
     return options, sentinel_options, db

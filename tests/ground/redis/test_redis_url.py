@@ -111,6 +111,7 @@ def test_sentinels_have_credentials_of_their_own():
         ("rediss://host?ssl_cert_reqs=maybe", "none, optional or required"),
         ("rediss://host?ssl_check_hostname=maybe", "neither true nor false"),
         ("rediss://host?ssl_ca_certs=/no/such/file", "/no/such/file, which cannot be read"),
+        ("rediss://host?ssl_keyfile=/dev/null", "needs ssl_certfile"),
         ("redis://:pass#word@host", "%23"),
         ("redis://:pass/word@host", "%2F"),
         ("redis://:pass?word@host", "%3F"),
