@@ -139,9 +139,13 @@ def _plain(failure: BaseException, target: RedisTarget, setting: str) -> RedisEr
             f"{subject} takes no more connections: {said}. Raise its maxclients, or look for who "
             "holds them: CLIENT LIST"
         )
+    hung_up = any(word in said for word in ("reset by peer", "closed by server"))
     if target.kind == "sentinel":
         remedy = _FAILOVER
-    elif not target.tls and any(word in said for word in ("reset by peer", "closed by server")):
+    elif target.tls and (hung_up or "alert" in said or "EOF" in said):
+        yours = "name yours in ssl_certfile=FILE and ssl_keyfile=FILE of the URL"
+        remedy = f"If it asks clients for a certificate, {yours}; else s{start}"
+    elif hung_up and not target.tls:
         remedy = f"If the port speaks TLS, write rediss://; else s{start}"
     else:
         remedy = f"S{start}"
