@@ -176,7 +176,8 @@ def _query(query: str, kind: str, tls: bool) -> tuple[dict[str, Any], dict[str, 
     options: dict[str, Any] = {}
     sentinel_options: dict[str, Any] = {}
     db = ""
-    for name, value in parse_qsl(query, keep_blank_values=True):
+    plain = query.replace("+", "%2B")  # a plus is no space
+    for name, value in parse_qsl(plain, keep_blank_values=True):
         if name == "db":
             db = value
         elif name in _OPTIONS:

@@ -79,6 +79,12 @@ def test_sentinels_have_credentials_of_their_own():
     assert target.sentinel_options == {"username": "u", "password": "p"}
 
 
+def test_a_plus_is_no_space_in_any_part():
+    target = parse_redis_url("redis+sentinel://:a+b@host/main?sentinel_password=c+d%20e")
+    assert target.options == {"password": "a+b"}
+    assert target.sentinel_options == {"password": "c+d e"}
+
+
 @pytest.mark.parametrize(
     ("url", "says"),
     [
