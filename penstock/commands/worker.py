@@ -112,7 +112,8 @@ def command(
         allow=" ".join(allow) or None,
     )  # fmt: skip
     with running_redis(settings) as url:
-        os.environ[SETTING] = url  # a sandbox of one's own may read it
+        if settings.redis_url is None:
+            os.environ[SETTING] = url  # a sandbox of one's own may read it, and jobs do
         client = connect(url)
         assert isinstance(client, redis.Redis)  # noqa: S101 - a Cluster was refused above
         worker = ConcurrentWorker(

@@ -37,6 +37,18 @@ def test_what_its_options_say_is_said_to_all_that_read_the_environment(real_redi
     assert [job.return_value() for job in jobs] == ["ninth", url_of(real_redis)]
 
 
+def test_a_url_in_a_file_is_that_of_its_jobs_and_stays_out_of_the_environment(
+    real_redis, tmp_path
+) -> None:
+    (tmp_path / "url").write_text(url_of(real_redis))
+    queue = open_queue(real_redis)
+    reads = queue.enqueue("ground.settings.redis_url")
+    environment = queue.enqueue(chores.setting, "PENSTOCK_REDIS_URL")
+    allowed = ("--allow", "ground.settings.redis_url")
+    run("worker", *CHORES, *allowed, "--burst", PENSTOCK_REDIS_URL_FILE=str(tmp_path / "url"))
+    assert (reads.return_value(), environment.return_value()) == (url_of(real_redis), "")
+
+
 def test_it_logs_which_redis_it_uses_without_the_password(real_redis) -> None:
     url = url_of(real_redis)
     named = url.replace("redis://", "redis://default:s3cret@")
