@@ -25,6 +25,7 @@ from penstock.options import console, examples, given_settings, settings_options
 from penstock.up.fleet import Home, Plan, Services, monitor_address
 from penstock.up.redis import Redis
 from penstock.up.service import Service
+from worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from penstock.up.screen import Screen
@@ -62,7 +63,8 @@ def command(workers: int, gate_limit: int | None) -> int:
     settings = given_settings()
     require_own_packages()
     require_one_primary(settings)
-    plan = Plan(workers, gate_limit or 4 * (os.cpu_count() or 1))
+    limit = gate_limit or WorkerSettings.load().gate_limit or 4 * (os.cpu_count() or 1)
+    plan = Plan(workers, limit)
     with _alone_in(settings.data_dir) as home:
         return _Up(plan, settings, home, Screen(console(stderr=True))).run()
 

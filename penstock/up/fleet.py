@@ -122,13 +122,10 @@ class Services:
         return self._service("sandbox", arguments, _without_redis() | token, url=url)
 
     def _worker(self, number: int, sandbox: dict[str, str]) -> Service:
-        chosen = {
-            **sandbox,
-            "PENSTOCK_GATE": GATE,
-            "PENSTOCK_GATE_LIMIT": str(self._plan.gate_limit),
-        }
+        chosen = {**sandbox, "PENSTOCK_GATE": GATE}
         named = {name: os.environ.get(name) or value for name, value in chosen.items()}
-        env = self._with_redis() | named
+        limit = {"PENSTOCK_GATE_LIMIT": str(self._plan.gate_limit)}
+        env = self._with_redis() | named | limit
         arguments = [*self._common, "worker", self._plan.queue, "--with-scheduler"]
         return self._service(f"worker-{number}", arguments, env, listens=self._listens)
 

@@ -22,7 +22,7 @@ from ground.settings import GroundSettings
 from penstock.options import console
 from penstock.up import service
 from penstock.up.command import _Up
-from penstock.up.fleet import Home, Plan
+from penstock.up.fleet import Home, Plan, Services
 from penstock.up.screen import Screen
 from tests.gateway.scripted.engine import Served
 from tests.gateway.scripted.vllm import ScriptedVllm
@@ -30,7 +30,7 @@ from tests.harness import leash, patient
 from tests.harness.commands import PENSTOCK
 from tests.harness.servers import PrivateRedis, free_port, until
 from tests.penstock import promql
-from tests.penstock.commands import processes_of, run
+from tests.penstock.commands import parsed, processes_of, run
 
 
 class Up:
@@ -405,6 +405,28 @@ def test_a_setting_that_cannot_work_ends_it_with_that_sentence(tmp_path: Path) -
     assert result.returncode == 2
     assert "buffer: --port (PENSTOCK_BUFFER_PORT)" in result.stderr.splitlines()[-1]
     until(lambda: processes_of(tmp_path) == [], "nothing left", within=100)
+
+
+@pytest.mark.parametrize(("words", "limit"), [([], "4"), (["--gate-limit", "8"], "8")])
+def test_the_limit_of_its_gate_is_the_options_or_else_the_environments(
+    words: list[str], limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+
+    def run(up: _Up) -> int:
+        up._redis.url = "redis://localhost"
+        made = Services(up._plan, up._settings, up._redis, up._home, print, up._changed)
+        workers = (one for one in made.in_order() if one.name.startswith("worker"))
+        given.extend(one.env["PENSTOCK_GATE_LIMIT"] for one in workers)
+        return 0
+
+    monkeypatch.setattr(_Up, "run", run)
+    monkeypatch.setattr("penstock.up.command.given_settings", GroundSettings.load)
+    monkeypatch.setenv("PENSTOCK_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("PENSTOCK_GATE_LIMIT", "4")
+    context = parsed(["up", "--workers", "1", *words])
+    assert context.command.invoke(context) == 0
+    assert given == [limit]
 
 
 @pytest.fixture(autouse=True)
