@@ -40,6 +40,8 @@ def service_health(url: str) -> int:
     import urllib.error
     import urllib.request
 
+    scheme, _, rest = url.partition("://")
+    url = f"{scheme}://{rest.rpartition('@')[2]}"  # a token in it is not needed, nor shown
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(f"{url.rstrip('/')}/healthz", timeout=8.0):

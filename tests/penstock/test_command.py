@@ -457,6 +457,24 @@ def test_a_service_whose_answer_breaks_off_is_not_well_by_its_status() -> None:
     assert (result.returncode, result.stderr) == (1, said)
 
 
+def test_the_health_of_a_service_whose_url_has_its_token_is_asked_and_the_token_is_not_shown() -> (
+    None
+):
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        url = f"127.0.0.1:{server.server_port}"
+        assert run("health", f"http://any:s3cret@{url}").returncode == 0
+    gone = run("health", f"http://any:s3cret@{url}")
+    assert (gone.returncode, gone.stderr.partition(": [")[0]) == (1, f"penstock: http://{url}")
+
+
 def test_a_working_folder_that_was_deleted_is_named(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     said = subprocess.run(
