@@ -75,6 +75,8 @@ def test_every_variable_is_a_setting_and_every_secret_a_credential(file: Path) -
     assert loaded == {key: f"/etc/penstock/secrets/{key}" for key in loaded}
     if "sandbox" in file.name:
         assert set(loaded) == {"sandbox_token", "metrics_token"}
+        guide = " ".join((ROOT / "docs/guide/systemd.md").read_text().split())
+        assert "install only `sandbox_token` and `metrics_token` there" in guide
 
 
 @EVERY_UNIT
