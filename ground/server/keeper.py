@@ -29,6 +29,7 @@ STOP_TIMEOUT = 20.0
 URL_FILE = "url"
 CONFIG_FILE = "server.conf"
 LOG_FILE, EARLIER_LOG_FILE = "server.log", "server.log.before"
+UNLOCKABLE = "cannot be locked"
 # Before Redis 7 there was no such setting, and the data was one file.
 DATA_FOLDER_SETTING, DATA_FOLDER = "appenddirname", "appendonlydir"
 
@@ -42,6 +43,9 @@ def main() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         say("busy")
+        return
+    except OSError as refusal:  # a cluster's shared file system may have no locks
+        say(f"failed {folder} {UNLOCKABLE}: {refusal.strerror}")
         return
     Path(URL_FILE).unlink(missing_ok=True)  # a killed keeper's, whose server is gone
     with home_of(Path(sock), Path(folder)) as private:

@@ -240,6 +240,8 @@ def _refusal(problem: str, port: int, server: Path, folder: Path) -> Exception:
             "PENSTOCK_REDIS_PORT",
             f"port {port} on 127.0.0.1 is taken; choose another, or 0 for any",
         )
+    if keeper.UNLOCKABLE in problem:
+        return SettingError("PENSTOCK_DATA_DIR", f"{problem}; name a folder on a local disk")
     if any(sign in problem for sign in _SIGNS_OF_FOREIGN_DATA):
         kept = kept_server(folder)
         return SettingError(

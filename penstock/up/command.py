@@ -203,4 +203,9 @@ def _alone_in(folder: Path) -> Iterator[Home]:
                 "PENSTOCK_DATA_DIR",
                 f"another `penstock up` runs in {folder.resolve()}: end it, or name another folder",
             ) from None
+        except OSError as refusal:  # a cluster's shared file system may have no locks
+            raise SettingError(
+                "PENSTOCK_DATA_DIR",
+                f"{folder} cannot be locked: {refusal.strerror}; name a folder on a local disk",
+            ) from None
         yield home

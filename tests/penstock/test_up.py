@@ -1,6 +1,8 @@
 """`penstock up`: all of it, restarted when a part dies, and gone when it ends."""
 
 import asyncio
+import errno
+import fcntl
 import itertools
 import json
 import os
@@ -18,10 +20,11 @@ from typing import Any
 import httpx
 import pytest
 
+from ground import SettingError
 from ground.settings import GroundSettings
 from penstock.options import console
 from penstock.up import service
-from penstock.up.command import _Up
+from penstock.up.command import _alone_in, _Up
 from penstock.up.fleet import Home, Plan, Services
 from penstock.up.screen import Screen
 from tests.gateway.scripted.engine import Served
@@ -357,6 +360,17 @@ def test_a_folder_that_cannot_be_written_to_is_one_sentence(tmp_path: Path) -> N
     assert result.returncode == 2
     assert result.stderr.startswith("penstock: PENSTOCK_DATA_DIR: ")
     assert result.stderr.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_locked_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(SettingError, match=r"^PENSTOCK_DATA_DIR: .* cannot be locked: Function"):
+        _alone_in(tmp_path).__enter__()
 
 
 async def test_a_disk_that_is_full_ends_nothing_and_is_said_once(tmp_path: Path) -> None:

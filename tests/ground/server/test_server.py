@@ -17,6 +17,7 @@ from redis.exceptions import AuthenticationError
 
 import ground
 from ground import EmbeddedServer, RedisUnavailable, SettingError
+from ground.server import keeper
 from ground.server.binary import bundled_server, find_server, server_of
 from ground.server.server import make_private, running_server, running_url
 from tests.architecture.source import ROOT
@@ -212,6 +213,23 @@ def test_a_folder_that_cannot_be_made_is_refused_by_its_setting(tmp_path, binary
     with pytest.raises(SettingError, match=r"^PENSTOCK_DATA_DIR: .* cannot hold") as refusal:
         EmbeddedServer(tmp_path / place, binary=binary)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_folder_that_cannot_be_locked_is_refused_by_its_setting(
+    folder, binary, tmp_path, monkeypatch
+):
+    without_locks = tmp_path / "keeper.py"
+    without_locks.write_text(f"""
+import errno, fcntl, os, runpy
+def flock(*_): raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+fcntl.flock = flock
+runpy.run_path({keeper.__file__!r}, run_name="__main__")
+""")
+    monkeypatch.setattr(keeper, "__file__", str(without_locks))
+    with pytest.raises(SettingError) as refused:
+        EmbeddedServer(folder, binary=binary)
+    said = "cannot be locked: Function not implemented; name a folder on a local disk"
+    assert str(refused.value) == f"PENSTOCK_DATA_DIR: {folder} {said}"
 
 
 def starts_as_nobody(folder, binary):
