@@ -55,7 +55,8 @@ def main() -> None:
             except OSError as refusal:  # the disk is full
                 say(f"failed {refusal}")
         else:
-            say(f"failed {Path(sock).parent} exists and is not private; remove it")
+            remedy = "remove it, or set TMPDIR to a folder of your own"
+            say(f"failed {Path(sock).parent} exists and is not private; {remedy}")
 
 
 @contextlib.contextmanager

@@ -189,7 +189,7 @@ def test_a_socket_folder_that_others_may_enter_is_refused(folder, binary, monkey
         home = Path(server.target.path).parent
     home.mkdir()
     home.chmod(0o777)
-    with temporary, pytest.raises(RedisUnavailable, match="not private; remove it"):
+    with temporary, pytest.raises(RedisUnavailable, match="not private; remove it, or set TMPDIR"):
         EmbeddedServer(deep, binary=binary)
 
 
