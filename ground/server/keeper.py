@@ -166,10 +166,12 @@ def launch(
     server: str, sock: str, port: int, password: str, extra: str, lock: int
 ) -> "subprocess.Popen[bytes]":
     Path(sock).unlink(missing_ok=True)
+    # In the working folder it needs no path, in which there may be any byte.
+    where = Path(sock).name if Path(sock).parent == Path.cwd() else sock
     # The password travels in a private file, never in an argument list.
     publish(
         CONFIG_FILE,
-        f"bind 127.0.0.1\nport {port}\nunixsocket {quoted(sock)}\nunixsocketperm 700\n"
+        f"bind 127.0.0.1\nport {port}\nunixsocket {quoted(where)}\nunixsocketperm 700\n"
         f'requirepass {password}\ndir .\ndaemonize no\nsave ""\nappendonly yes\n'
         f"appendfsync everysec\nmaxmemory-policy noeviction\n{data_folder()}{extra}\n",
     )

@@ -145,7 +145,9 @@ def test_a_folder_that_was_there_keeps_its_mode(folder, binary):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
 
-@pytest.mark.parametrize("name", ["with space", 'with "quotes"', "back\\slash", "été"])
+@pytest.mark.parametrize(
+    "name", ["with space", 'with "quotes"', "back\\slash", "été", "two\nlines"]
+)
 def test_a_folder_may_have_any_name(folder, binary, name):
     with EmbeddedServer(folder / name, binary=binary) as server:
         assert ask(server, "PING")
