@@ -112,8 +112,8 @@ class Hub:
             (self._folder / f"{self._name}.cgroups").write_text(marks)
 
     async def _until_deserted(self) -> None:
-        """Wait until nobody has used the hub for a while. An unfit hub waits less: the next one may
-        be fit."""
+        """Wait until nobody has used the hub for a while: who comes later asks another. An
+        unfit hub waits less: the next one may be fit."""
         await self._started
         idle = self._settings.session_hub_idle
         if self._unfit:
@@ -126,6 +126,7 @@ class Hub:
                     await self._stirred.wait()
             except TimeoutError:
                 if not self._sessions.any and not self._callers:
+                    self._sessions.admit_no_more()  # at once: a session begun now would be lost
                     return
 
     async def _wind_up(self) -> None:

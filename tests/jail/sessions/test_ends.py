@@ -11,11 +11,13 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from jail.errors import SandboxUnavailable
+from jail.images.settings import ImageSettings
 from jail.limits import Limits
 from jail.sessions import (
     CommandRequest,
@@ -27,6 +29,7 @@ from jail.sessions import (
     SessionRequest,
     TooManySessions,
 )
+from jail.sessions.hub.hub import Hub
 from jail.sessions.hub.hub_session import KeptSession
 from jail.sessions.settings import SessionSettings
 from jail.settings import SandboxSettings
@@ -193,6 +196,15 @@ async def test_a_hub_without_a_session_ends_and_the_next_caller_starts_another(f
     await sessions.close()
     assert {path.suffix for path in folder.iterdir()} <= {".lock"}
     await (await sessions.open(SessionRequest())).end()
+
+
+async def test_a_hub_begins_no_session_once_it_has_decided_to_end(folder):
+    idle = SessionSettings(local_sandboxes=str(folder), session_hub_idle=0.01)
+    hub = Hub(folder, ".hub-1.sock", SandboxSettings(), idle, ImageSettings())
+    hub._started = asyncio.create_task(asyncio.sleep(0))
+    await hub._until_deserted()
+    with pytest.raises(SessionGone, match="ask again"):
+        await hub._sessions.open(asdict(SessionRequest()))
 
 
 async def test_an_unfit_hub_ends_though_it_is_asked_all_the_time(folder):
