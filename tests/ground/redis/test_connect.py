@@ -76,6 +76,7 @@ async def test_a_server_by_somebodys_own_clients(shared_server, real_redis):
     ):
         assert await leads_to_the_same_place(client)
         client.close()
+        client.connection_pool.disconnect()  # which the client does only to a pool of its own
     async_client = redis_py.asyncio.Redis(port=port, db=4)
     assert await leads_to_the_same_place(async_client, async_client.set("mark", "here"))
     await async_client.aclose()
