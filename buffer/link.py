@@ -31,7 +31,8 @@ _OUTAGE = (
     OSError,
 )
 # Its disk is full, too few replicas follow it, or somebody's script runs: that may be over soon.
-_NOT_NOW = re.compile(r"\b(MISCONF|NOREPLICAS|BUSY) ")
+# Or it is the primary no more: scripts of Redis 6.2 say so in words, and blocked commands end.
+_NOT_NOW = re.compile(r"\b(MISCONF|NOREPLICAS|BUSY|READONLY|UNBLOCKED) ")
 _LATE = 1.0  # seconds that a blocked command's reply may be on its way
 
 

@@ -2,13 +2,17 @@
 
 import asyncio
 import gc
+from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
 from redis.exceptions import ResponseError
 
 import ground
+from buffer import RolloutBuffer, TaskConfig
 from buffer.link import Link
+from tests.buffer.conftest import item
+from tests.harness.servers import PrivateRedis, until
 
 
 async def test_an_outage_without_words_is_told_by_its_kind(redis: ground.Client) -> None:
@@ -30,6 +34,29 @@ async def test_a_redis_that_runs_a_script_is_asked_again(redis: ground.Client) -
     assert await Link(redis).outlast(busy_once) == "answered"
     with pytest.raises(ResponseError, match="BUSYGROUP"):
         await Link(redis).outlast(_has_such_a_group)
+
+
+async def test_who_waits_and_who_writes_outlast_a_primary_that_is_none_for_a_while(
+    private_redis: Callable[..., PrivateRedis],
+) -> None:
+    server = private_redis(aof=False)
+    buffer = RolloutBuffer(server.target, "math", TaskConfig(group_size=2))
+    try:
+        await buffer.write(item("a", "u0", 0))
+        waits = asyncio.create_task(buffer.take(1, wait=60))
+        await asyncio.to_thread(
+            until, lambda: server.ask("INFO", "clients")["blocked_clients"], "a reader that waits"
+        )
+        server.ask("REPLICAOF", "127.0.0.1", "1")
+        writes = asyncio.create_task(buffer.write(item("a", "u1", 1)))
+        await asyncio.sleep(0.2)
+        server.ask("REPLICAOF", "NO", "ONE")
+        assert await writes == "stored"
+        batch = await waits
+        assert batch is not None
+        assert batch.finished_groups == ["a"]
+    finally:
+        await buffer.aclose()
 
 
 async def _has_such_a_group() -> NoReturn:
