@@ -28,6 +28,8 @@ _OUTAGE = (
     redis.exceptions.TimeoutError,
     redis.exceptions.BusyLoadingError,
     redis.exceptions.ReadOnlyError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.RedisClusterException,
     OSError,
 )
 # Its disk is full, too few replicas follow it, or somebody's script runs: that may be over soon.

@@ -1,5 +1,7 @@
 """One task is one slot: the buffer on a Redis Cluster."""
 
+import asyncio
+
 import httpx
 
 from buffer import RolloutBuffer, TaskConfig
@@ -38,3 +40,25 @@ async def test_a_server_serves_from_a_cluster(redis_cluster: Cluster) -> None:
                 assert found.status_code == 200
             found = await client.post("/get_rollout_data", json={})
             assert len(found.json()["data"]["data"]) == 2
+
+
+async def test_who_waits_and_who_writes_outlast_a_cluster_that_is_down(
+    redis_cluster: Cluster,
+) -> None:
+    buffer = RolloutBuffer(redis_cluster.target, "red", TaskConfig(group_size=2))
+    try:
+        await buffer.write(item("a", "u0", 0))
+        waits = asyncio.create_task(buffer.take(1, wait=60))
+        await asyncio.sleep(0.2)
+        for node in redis_cluster.nodes:
+            node.kill()
+        writes = asyncio.create_task(buffer.write(item("a", "u1", 1)))
+        await asyncio.sleep(0.2)
+        for node in redis_cluster.nodes:
+            await asyncio.to_thread(node.start)
+        assert await writes == "stored"
+        batch = await waits
+        assert batch is not None
+        assert batch.finished_groups == ["a"]
+    finally:
+        await buffer.aclose()
