@@ -235,7 +235,7 @@ class TaskConfig(BaseModel):
         }
         packed = {name: given[name] for name in _FOR_SCRIPTS if name in given} | derived
         if self.dialect == "v1" and not pads:
-            packed["min_timeout_group_size_ratio"] = 1.0
+            packed |= {"min_timeout_group_size_ratio": 1.0, "finish_at": self.group_size}
         stored = {**given, **derived, "packed": json.dumps(packed)}
         return [part for pair in stored.items() for part in pair]
 
