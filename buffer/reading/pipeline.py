@@ -162,6 +162,8 @@ class Pipeline:
         return Handling("delivered", out, masked=masked)
 
     def _too_few(self, n: int) -> str:
+        if self._transform:
+            return f"{n} items of {self.config.group_size}: transform_group made no whole group"
         if self.config.dialect == "v1":
             return f"{n} items of {self.config.group_size}: the dialect v1 has no padding"
         return "too few items after filter_item"
@@ -176,7 +178,9 @@ class Pipeline:
     def _transformed(self, instance_id: Any, items: list[Item]) -> list[Item] | None:
         size = self.config.group_size
         if self._transform:
-            return _items(self._transform((instance_id, items), self.task), "transform_group")
+            is_short = len(items) < size
+            out = _items(self._transform((instance_id, items), self.task), "transform_group")
+            return None if is_short and len(out) < size else out
         if self.config.dialect == "v1":
             return items[:size] if len(items) >= size else None
         kept = [item for item in items if self._filter(item, self.task)][:size]

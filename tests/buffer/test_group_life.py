@@ -892,6 +892,22 @@ async def test_v1s_transform_group_replaces_the_three_last_steps(make: Make) -> 
     assert [found["reward"] for found in batch.items] == [7] * 4
 
 
+async def test_a_short_group_that_transform_group_does_not_fill_is_discarded_and_told(
+    make: Make,
+) -> None:
+    bench = make(dialect="v1", functions=GroupFunctions(transform_group=lambda group, task: group))
+    await bench.fill("short", [1, 0, 1])
+    bench.advance(301)
+    await bench.fill("whole", [1, 0, 1, 0])
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == ["whole", "short"]
+    (kept,) = await bench.buffer.catalog.groups("kept")
+    assert (kept.state, kept.reason) == (
+        "invalid", "3 items of 4: transform_group made no whole group"
+    )  # fmt: skip
+
+
 async def test_custom_meta_information_sees_all_raw_items_since_the_last_read(make: Make) -> None:
     def figures(raw: dict[Any, list[Any]]) -> dict[str, Any]:
         return {"sizes": {name: len(items) for name, items in raw.items()}}
