@@ -27,6 +27,7 @@ from buffer.default_functions import (
     v1_is_valid_group,
 )
 from buffer.group_functions import (
+    FunctionFailed,
     GroupFunctions,
     in_own_thread,
     naming_itself,
@@ -52,6 +53,9 @@ class Handling:
 
 
 UNASKED = Handling("unasked", [])
+_MAKERS = (
+    "is_valid_group", "filter_item", "normalize_group_data", "pad_group_data", "transform_group"
+)  # fmt: skip
 
 
 class Pipeline:
@@ -80,6 +84,8 @@ class Pipeline:
         self._normalize = self._own("normalize_group_data") or default_normalize_group_data
         self._pad = self._own("pad_group_data") or default_pad_group_data
         self._transform = self._own("transform_group")
+        own = (name for name in _MAKERS if getattr(functions, name))
+        self._blamed = f"{' or '.join(own) or 'a default function'} of {task}"
         self._meta_info = functions.get_group_data_meta_info or (
             v1_get_group_data_meta_info if v1 else default_get_group_data_meta_info
         )
@@ -131,7 +137,7 @@ class Pipeline:
         except TimeoutError:
             return Handling(
                 "quarantined", [],
-                f"a custom function outlasted PENSTOCK_FUNCTION_TIMEOUT ({self._timeout:g} s)",
+                f"{self._blamed} outlasted PENSTOCK_FUNCTION_TIMEOUT ({self._timeout:g} s)",
             )  # fmt: skip
 
     def _judged(self, group: Group) -> Handling:
@@ -148,9 +154,19 @@ class Pipeline:
             valid, finished = self._validity((instance_id, items))
             if not (valid and finished):
                 return self._invalid(items)
-        out = self._transformed(instance_id, items)
-        if out is None:
-            return Handling("invalid", [], self._too_few(len(items)))
+        try:
+            out = self._transformed(instance_id, items)
+            if out is None:
+                return Handling("invalid", [], self._too_few(len(items)))
+            self._check(out)
+            masked = 0 if oldest is None else mask(out, oldest, start)
+        except FunctionFailed:
+            raise
+        except Exception as failure:  # a step of ours cannot use what theirs made
+            raise FunctionFailed(f"{self._blamed}: {reason_of(failure)}") from failure
+        return Handling("delivered", out, masked=masked)
+
+    def _check(self, out: list[Item]) -> None:
         if not out or len(out) % self.config.group_size:
             raise ValueError(
                 f"{len(out)} items came out, which is no multiple of group_size "
@@ -158,8 +174,6 @@ class Pipeline:
             )
         if self.functions.custom:
             json.dumps(out, allow_nan=False)  # what is stored was JSON; this came from elsewhere
-        masked = 0 if oldest is None else mask(out, oldest, start)
-        return Handling("delivered", out, masked=masked)
 
     def _too_few(self, n: int) -> str:
         if self._transform:
