@@ -28,6 +28,7 @@ DEEPEST = 200  # levels: as far from the interpreter's limit on any server that 
 _NUMBER = (int, float)
 _EXACT = 2**53  # integers up to it are the same as floats
 _LONG = 50  # characters
+_BLANKS = " \t\r\n"  # of JSON; Python strips others too
 _OF_VERSIONS = REPORTS | {"slot", "fence"}
 _UNKNOWN = ("", "", "", "")  # slot, fence and versions of most items
 _LARGEST_REWARD = 1e150  # sums of squares, which variances are made of, stay finite
@@ -118,7 +119,7 @@ def entry_from(body: bytes, max_bytes: int) -> Entry:
 def parse_json(body: bytes) -> tuple[Any, str]:
     """Any JSON value and its text, without NaN and infinities."""
     try:
-        text = body.decode().strip()
+        text = body.decode().strip(_BLANKS)
         if not text:
             raise ItemRefused("the body is empty: send JSON")
         return _decoder.decode(text), text

@@ -237,6 +237,8 @@ async def test_the_root_says_that_it_runs(redis: ground.Client) -> None:
         (b"", 400, "empty"),
         (b"{", 400, "not JSON"),
         (b"\xff", 400, "UTF-8"),
+        (b'\xc2\xa0{"instance_id": "a"}', 400, "not JSON"),  # blanks, but not of JSON
+        (b'{"instance_id": "a"}\x1c', 400, "not JSON"),
         (b"[1]", 400, "a JSON object"),
         (b"{}", 400, "no instance_id"),
         (b'{"instance_id": "a", "reward": NaN}', 400, "NaN is not JSON"),
