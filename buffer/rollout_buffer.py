@@ -453,6 +453,11 @@ class SyncRolloutBuffer:
     def __init__(self, buffer: RolloutBuffer) -> None:
         self._of = buffer
         self.catalog = SyncCatalog(buffer.catalog)
+        self.task, self.run = buffer.task, buffer.run
+
+    @property
+    def newest(self) -> int:
+        return self._of.newest
 
     config = _blocking(RolloutBuffer.config)
     configure = _blocking(RolloutBuffer.configure)

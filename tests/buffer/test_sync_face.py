@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 import ground
-from buffer import LeaseLost, RolloutBuffer, SyncRolloutBuffer, TaskConfig
+from buffer import LeaseLost, Policy, RolloutBuffer, SyncRolloutBuffer, TaskConfig
 from buffer.catalog import Catalog
 from buffer.rollout_buffer import SyncCatalog
 from buffer.versions.slots import Slots
@@ -27,6 +27,18 @@ def test_it_has_every_call_that_a_trainer_or_an_agent_makes() -> None:
     coroutines = calls_of(RolloutBuffer) - OF_SERVERS - {"aclose"}
     assert calls_of(SyncRolloutBuffer) == coroutines | {"close"}
     assert calls_of(SyncCatalog) == calls_of(Catalog) - OF_SERVERS_CATALOG
+
+
+def test_it_says_whose_it_is_and_the_newest_version(redis: ground.Client) -> None:
+    buffer = RolloutBuffer(redis, "math", TaskConfig(group_size=2), run="first").sync
+    try:
+        assert (buffer.task, buffer.run, buffer.newest) == ("math", "first", -1)
+        buffer.set_policy(Policy(groups_per_version=2, max_age=2))
+        buffer.publish(3)
+        buffer.admit(1)
+        assert buffer.newest == 3
+    finally:
+        buffer.close()
 
 
 def test_no_call_of_it_is_written_twice() -> None:
