@@ -14,7 +14,7 @@ local function look(id, round)
   if policy then
     meta = redis.call('HMGET', meta_of(gid), 'state', 'n', 'bytes', 'mark', 'closed', 'reward_sum', 'rewarded',
       'fence')
-    if meta[1] or meta[8] then made = redis.call('HMGET', meta_of(gid), 'start', 'counted', 'slot') end
+    if meta[1] or meta[3] or meta[8] then made = redis.call('HMGET', meta_of(gid), 'start', 'counted', 'slot') end
   else
     meta = redis.call('HMGET', meta_of(gid), 'state', 'n', 'bytes', 'mark', 'closed', 'reward_sum', 'rewarded')
   end

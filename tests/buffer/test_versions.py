@@ -774,6 +774,17 @@ async def test_saved_groups_are_kept_no_longer_than_retained_ones(bench: Bench) 
     assert bench.redis.zcard(bench.key("used")) == 0
 
 
+async def test_a_parked_group_that_gets_an_item_without_a_slot_counts_once(bench: Bench) -> None:
+    (slot,) = await bench.buffer.admit(1, instances=["a"])
+    await slot.park([item("a", "u0", None)])
+    await bench.buffer.publish(11)
+    await bench.buffer.write(item("a", "u1", 0))
+    assert await under_way(bench) == {1: 1}
+    await bench.buffer.write(item("a", "u2", 1))
+    assert await bench.buffer.take() is not None
+    assert await under_way(bench) == {}
+
+
 async def test_what_is_parked_is_gone_on_with_by_another(bench: Bench) -> None:
     (slot,) = await bench.buffer.admit(1, instances=["a"])
     part = item("a", "u0", None, versions=[[4, 10]], logprobs=[-0.1, -0.2, -0.3, -0.4])
