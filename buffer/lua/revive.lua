@@ -5,14 +5,16 @@
 -- REPLY  1, now or by a call before; or 0 when nothing of it is kept
 -- include: return_batch.lua
 -- include: idle.lua
-local meta = redis.call('HMGET', meta_of(GID), 'state', 'bytes', 'why', 'version', 'requeued')
+local meta = redis.call('HMGET', meta_of(GID), 'state', 'bytes', 'why', 'version', 'requeued', 'start')
 if not meta[1] or redis.call('EXISTS', group_of(GID)) == 0 then return 0 end
 if not CLOSED[meta[1]] and not (meta[5] and meta[1] ~= 'open') then return 0 end
 
 -- It is ready before it is nowhere else.
 local function bring_back()
   wake()
-  if meta[1] == 'stale' and policy then redis.call('HSET', meta_of(GID), 'start', policy.version) end
+  if policy and (meta[1] == 'stale' or too_old(tonumber(meta[6] or policy.version))) then
+    redis.call('HSET', meta_of(GID), 'start', policy.version)
+  end
   untake(GID)
   redis.call('PERSIST', group_of(GID))
   redis.call('PERSIST', meta_of(GID))

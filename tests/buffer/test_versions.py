@@ -912,6 +912,31 @@ async def test_a_discarded_group_that_got_too_old_can_be_requeued(bench: Bench) 
     assert ([name for name, _ in batch.groups], batch.ages) == (["a"], (0,))
 
 
+@pytest.mark.parametrize("when_old", ["wait", "drop"])
+async def test_a_group_that_got_too_old_in_quarantine_can_be_requeued(
+    make: Callable[..., Bench], when_old: Any
+) -> None:
+    ways = iter([ValueError("a bug"), None])
+
+    def buggy(group: Any) -> Any:
+        if failure := next(ways):
+            raise failure
+        return group
+
+    bench = make(group_size=2, functions=GroupFunctions(normalize_group_data=buggy))
+    await bench.buffer.set_policy(Policy(groups_per_version=2, max_age=2, when_old=when_old))
+    await bench.buffer.publish(10)
+    (slot,) = await bench.buffer.admit(1, instances=["a"])
+    await fill(bench, slot)
+    assert await bench.buffer.take() is None
+    await bench.buffer.publish(15)
+    assert await bench.buffer.catalog.requeue("a")
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert ([name for name, _ in batch.groups], batch.ages) == (["a"], (0,))
+    assert await under_way(bench) == {}
+
+
 @pytest.mark.parametrize("wrong", [True, 1.0, "1", -1, 2**31 + 1, None])
 async def test_a_version_is_a_whole_number(bench: Bench, wrong: Any) -> None:
     with pytest.raises(ValueError, match="version must be an integer"):
