@@ -240,6 +240,7 @@ class _Renewer:
                 said = self._api.call("POST", "/slots/renew", {"slots": list(some)})
                 if said is None:
                     continue
+                self._every = said["lease"] / 3 or self._every  # the setting may have changed
                 with self._guard:
                     for id in said["lost"]:  # filled, or another's
                         self._held.pop(id, None)

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,3 +128,13 @@ def test_the_groups_of_a_killed_generator_are_made_by_another(bench: Bench) -> N
     made = Counter((item["instance_id"], item["round_number"]) for item in items)
     assert made == {(name, number): 2 for name in "abc" for number in (0, 1)}
     assert bench.call("GET", "/versions")["slots"] == 0
+
+
+def test_a_generator_renews_at_the_pace_of_a_lease_that_became_shorter(bench: Bench) -> None:
+    bench.call("PUT", "/policy", groups_per_version=6, max_age=1, slot_lease=6.0)
+    bench.call("POST", "/versions", version=5, owner="trainer")
+    bench.generator(held_back=True)
+    until(lambda: bench.begun_questions() == 4, "four questions under way")
+    bench.call("PUT", "/policy", groups_per_version=6, max_age=1, slot_lease=1.0)
+    time.sleep(7)  # it heard of that in its next renewal; the one after is for the new lease
+    assert bench.call("GET", "/stats").get("slots_lapsed", 0) == 0
