@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from buffer.default_functions import Item
-from buffer.item import by_arrival, instance_key
+from buffer.item import by_arrival, head_of, instance_key
 from buffer.link import scored
 from buffer.task import Task
 from ground.lua import chunks, fields_of, text_fields
@@ -203,9 +203,9 @@ class Catalog:
     async def aside(self, limit: int = 100) -> list[dict[str, str]]:
         """The newest items that came late or were surplus; their first 2 kB."""
         rows = await self._task.link.command("LRANGE", self._task.key("aside"), 0, limit - 1)
-        why = {"3": "late", "4": "surplus", "6": "lost"}
-        parts = [row.decode(errors="replace").partition(" ") for row in rows]
-        return [{"outcome": why[code], "item": rest} for code, _, rest in parts]
+        why = {b"3": "late", b"4": "surplus", b"6": "lost"}
+        parts = [row.partition(b" ") for row in rows]
+        return [{"outcome": why[code], "item": head_of(rest)} for code, _, rest in parts]
 
     async def requeue(self, instance_id: str | int, round_number: int = 0) -> bool:
         """Make a quarantined or discarded group ready again; False if it is not kept any more.

@@ -139,6 +139,16 @@ def stored_item(value: bytes) -> tuple[int, dict[str, Any]]:
     return int(place), read_json(payload)
 
 
+def head_of(kept: bytes) -> str:
+    """The text of what a script has kept of an item: its group, its uid, and its first bytes."""
+    names, packed, rest = kept.partition(b" x\x01")  # as zlib begins at level 1
+    try:
+        head = zlib.decompressobj().decompress(b"x\x01" + rest, len(kept)) if packed else b""
+    except zlib.error:  # a name has these bytes
+        return kept.decode(errors="replace")
+    return (names + b" " + head if packed else kept).decode(errors="replace")
+
+
 def by_arrival(values: Iterable[bytes]) -> list[dict[str, Any]]:
     """A group's items in the order in which they came."""
     return [item for _, item in sorted(map(stored_item, values), key=lambda pair: pair[0])]

@@ -908,6 +908,17 @@ async def test_a_short_group_that_transform_group_does_not_fill_is_discarded_and
     )  # fmt: skip
 
 
+async def test_what_came_late_can_be_read_though_it_is_stored_compressed(bench: Bench) -> None:
+    await bench.fill("a", [1, 0, 1, 0])
+    for uid in ("small", "large"):
+        more = {"padding": "x" * 100_000} if uid == "large" else {}
+        surplus = item("a", uid, round_number=0, **more)
+        assert await bench.buffer.write(surplus) == "surplus"
+    large, small = [row["item"] for row in await bench.buffer.catalog.aside()]
+    assert small.startswith('a:0 small {"instance_id":"a","messages":')
+    assert large.startswith('a:0 large {"instance_id":"a","messages":')
+
+
 async def test_custom_meta_information_sees_all_raw_items_since_the_last_read(make: Make) -> None:
     def figures(raw: dict[Any, list[Any]]) -> dict[str, Any]:
         return {"sizes": {name: len(items) for name, items in raw.items()}}
