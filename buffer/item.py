@@ -157,6 +157,8 @@ def by_arrival(values: Iterable[bytes]) -> list[dict[str, Any]]:
 def instance_key(instance_id: object) -> str:
     """The name of an instance in keys: 7 and "7" are one instance."""
     if isinstance(instance_id, bool) or not isinstance(instance_id, str | int):
+        if hasattr(instance_id, "tolist"):
+            return instance_key(_plain(instance_id))
         raise ItemRefused("instance_id must be a string or an integer")
     key = _name(instance_id)
     if not key:
@@ -174,6 +176,8 @@ def round_key(number: object) -> str:
     if isinstance(number, float) and number.is_integer():
         number = int(number)  # 3.0 is an integer to JSON
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < HIGHEST_ROUND:
+        if hasattr(number, "tolist"):
+            return round_key(_plain(number))
         raise ItemRefused("round_number must be an integer from 0 up")
     return str(number)
 

@@ -259,7 +259,9 @@ class _Keeper:
 
 def _wish(wish: Wish) -> tuple[str, str, str]:
     instance, number = wish if isinstance(wish, tuple) else (wish, None)
-    return json.dumps(instance, ensure_ascii=False), instance_key(instance), round_key(number)
+    key = instance_key(instance)
+    named = json.dumps(key, ensure_ascii=False) if isinstance(instance, str) else key
+    return named, key, round_key(number)
 
 
 def _parked(item: Item, number: str, max_bytes: int) -> list[Any]:

@@ -956,3 +956,26 @@ class Index:
 async def test_a_version_may_be_whatever_python_takes_for_an_index(bench: Bench) -> None:
     said = await bench.buffer.publish(Index(11), saved=Index(10))  # type: ignore[arg-type]
     assert said.version == 11
+
+
+class Boxed:
+    """An id of numpy or torch."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def tolist(self) -> int:
+        return self.value
+
+
+async def test_a_slot_may_be_asked_for_by_an_id_of_numpy_as_an_item_may_have_one(
+    bench: Bench,
+) -> None:
+    wish: Any = Boxed(7)
+    (slot,) = await bench.buffer.admit(1, instances=[wish])
+    await bench.buffer.write({**item(7, "u0"), "instance_id": wish}, slot=slot)
+    wish = (Boxed(7), Boxed(3))
+    (other,) = await bench.buffer.admit(1, instances=[wish])
+    assert [(one.instance_id, one.round) for one in (slot, other)] == [(7, 0), (7, 3)]
+    with pytest.raises(ItemRefused, match="instance_id must be"):
+        await bench.buffer.admit(1, instances=[Boxed(True)])  # type: ignore[list-item]
