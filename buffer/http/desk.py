@@ -69,7 +69,7 @@ class Desk:
 
     async def start(self, task: str, config: TaskConfig) -> RolloutBuffer:
         """Put a task's settings in force, and let it be the current one."""
-        buffer = self._renewed(task)
+        buffer = self.renewed(task)
         await buffer.begin(config)
         await enter_started(self.link, self.run, task)
         self._current = (time.monotonic(), task)
@@ -80,12 +80,13 @@ class Desk:
     ) -> RolloutBuffer:
         """Put settings in force that later rollouts keep. The current task stays the current one:
         its trainer may name none in its URL."""
-        buffer = self._renewed(task)
+        buffer = self.renewed(task)
         await buffer.configure(config, asked)
         await enter(self.link, self.run, task)
         return buffer
 
-    def _renewed(self, task: str) -> RolloutBuffer:
+    def renewed(self, task: str) -> RolloutBuffer:
+        """Its buffer, with the functions that the task's generator defines by now."""
         self.rediscover()
         buffer = self._buffers[task] = self._make(task)
         return buffer

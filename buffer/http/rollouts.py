@@ -69,6 +69,7 @@ class Rollouts:
         self._owner = uuid.uuid4().hex
         self._running: dict[str, asyncio.Task[None]] = {}
         self._preparing: dict[str, str] = {}
+        self._seen: dict[str, bytes | None] = {}  # digests, by task
 
     async def start(self, payload: dict[str, Any]) -> str:
         """Begin a task's rollout, fresh or resumed; says what it did."""
@@ -83,6 +84,7 @@ class Rollouts:
         hire = await self._hire(rollout, skip)
         if hire is Hire.RUNS:
             return "the same rollout is running"
+        self._seen[task] = rollout.digest.encode()
         resumed = skip or hire is Hire.REPLACED
         if not await self._prepare(rollout, config, skip if resumed else None):
             return "another rollout of the task was started meanwhile"
@@ -173,6 +175,7 @@ class Rollouts:
             log.warning("the lease of a rollout was not renewed", extra=extra)
 
     async def _watch(self, task: str) -> None:
+        await self._hear_of_start(task)
         able = task in self._desk.generators
         preparing, running = self._preparing.get(task, ""), self._running.get(task)
         idle = able and running is None and not preparing
@@ -184,6 +187,14 @@ class Rollouts:
         elif not digest and running is not None and self._running.get(task) is running:
             log.info("a rollout was replaced", extra={"task": task})
             await self._stop(task)
+
+    async def _hear_of_start(self, task: str) -> None:
+        """If another server started a rollout, read the generators again, as it did. Reads here
+        call their functions."""
+        digest = await self._desk.link.command("HGET", self._key(task), "digest")
+        if digest != self._seen.get(task):
+            self._desk.renewed(task)
+            self._seen[task] = digest
 
     def _run(self, rollout: Rollout) -> None:
         self._running[rollout.task] = asyncio.create_task(self._supervise(rollout))
@@ -255,10 +266,12 @@ class Rollouts:
         if running := self._running.pop(task, None):
             await ended([running])
 
+    def _key(self, task: str) -> str:
+        return tagged("buffer", in_run(self._desk.run, task), "rollout")
+
     async def _call(self, script: str, task: str, *args: str) -> Any:
-        key = tagged("buffer", in_run(self._desk.run, task), "rollout")
         full = [self._owner, int(LEASE * 1000), *args]
-        return await self._desk.link.run(load_script("buffer", script), [key], full)
+        return await self._desk.link.run(load_script("buffer", script), [self._key(task)], full)
 
 
 async def _of(request: Request) -> Rollouts:

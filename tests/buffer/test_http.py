@@ -326,6 +326,29 @@ async def test_a_start_without_a_name_it_needs_is_told_which(
         assert (answer.status_code, f"{name} is missing" in answer.text) == (400, True)
 
 
+async def test_a_generator_that_came_later_is_known_to_all_servers_once_it_is_started(
+    redis: ground.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollouts, "_BEAT", 0.01)
+    async with (
+        served(redis, generators=tmp_path) as one, served(redis, generators=tmp_path) as other
+    ):  # fmt: skip
+        await other.put("/v1/tasks/outside", json={"group_size": 4})
+        (tmp_path / "outside_generator.py").write_text(
+            "TASK_TYPE = 'outside'\n"
+            "def run_rollout(data): pass\n"
+            "def normalize_group_data(group):\n"
+            "    return group[0], [item | {'reward': 7} for item in group[1]]\n"
+        )
+        await start(one)
+        async with asyncio.timeout(20):
+            while "outside" not in (await other.get("/v1/generators")).json():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await fill(one, "a", [1, 0, 1, 0])
+        found = await read(other)
+        assert [each["reward"] for each in found["data"]["data"]] == [7] * 4
+
+
 async def test_two_trainers_on_two_tasks_and_two_servers_do_not_meet(redis: ground.Client) -> None:
     async with served(redis) as one, served(redis) as other:
         await start(one, task_type="red")
