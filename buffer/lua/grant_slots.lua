@@ -52,8 +52,11 @@ local function tell_slot(reply, id)
     local meta = redis.call('HMGET', meta_of(slot[2]), 'n', 'start')
     missing = missing - tonumber(meta[1] or '0')
     slot[4] = meta[2] or slot[4]
-    for _, part in ipairs(redis.call('HVALS', partial_of(slot[2]))) do
-      parts[#parts + 1] = string.match(part, '^%d+ (.*)$')
+    local parked = redis.call('HGETALL', partial_of(slot[2]))
+    for i = 1, #parked, 2 do -- without those of items that came whole meanwhile, under no slot
+      if redis.call('HEXISTS', group_of(slot[2]), parked[i]) == 0 then
+        parts[#parts + 1] = string.match(parked[i + 1], '^%d+ (.*)$')
+      end
     end
   end
   for _, said in ipairs({id, slot[1], slot[2], slot[3], slot[4], slot[5], missing,

@@ -785,6 +785,18 @@ async def test_a_parked_group_that_gets_an_item_without_a_slot_counts_once(bench
     assert await under_way(bench) == {}
 
 
+async def test_what_came_whole_without_a_slot_is_not_gone_on_with(bench: Bench) -> None:
+    (slot,) = await bench.buffer.admit(1, instances=["a"])
+    await slot.park([item("a", "u0", None)])
+    await bench.buffer.write(item("a", "u0", 0))
+    (slot,) = await bench.buffer.admit(1)
+    assert (slot.instance_id, slot.missing, slot.partial) == ("a", 1, [])
+    assert await bench.buffer.write(item("a", "u1", 1), slot=slot) == "stored"
+    batch = await bench.buffer.take()
+    assert batch is not None
+    assert batch.finished_groups == ["a"]
+
+
 async def test_what_is_parked_is_gone_on_with_by_another(bench: Bench) -> None:
     (slot,) = await bench.buffer.admit(1, instances=["a"])
     part = item("a", "u0", None, versions=[[4, 10]], logprobs=[-0.1, -0.2, -0.3, -0.4])
