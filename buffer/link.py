@@ -21,6 +21,7 @@ from ground.backoff import backoff
 from ground.lua import Command, Script
 from ground.redis.async_connection import AsyncConnection
 from ground.redis.connect import AnyRedis, AsyncClient, connect_async, target_of
+from ground.redis.connection import is_full
 
 T = TypeVar("T")
 _OUTAGE = (
@@ -110,6 +111,8 @@ class Link:
                 return await call()
             except (*_OUTAGE, redis.exceptions.ResponseError) as outage:
                 if not isinstance(outage, _OUTAGE) and not _NOT_NOW.search(str(outage)):
+                    if is_full(outage):  # scripts of Redis 6.2 say so in words
+                        raise redis.exceptions.OutOfMemoryError(str(outage)) from None
                     raise
                 failures += 1
                 pause = backoff(failures, 0.02, 1.0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 import ground
 from buffer import RolloutBuffer, TaskConfig
@@ -23,8 +23,17 @@ async def test_an_outage_without_words_is_told_by_its_kind(redis: ground.Client)
         await Link(redis, patience=0).outlast(silent)
 
 
-async def test_a_redis_that_runs_a_script_is_asked_again(redis: ground.Client) -> None:
-    answers = [ResponseError("BUSY Redis is busy running a script."), None]
+@pytest.mark.parametrize(
+    "words",
+    [
+        "BUSY Redis is busy running a script.",
+        "@user_script: 742: -READONLY You can't write against a read only replica.",
+    ],
+)
+async def test_a_redis_that_cannot_do_it_now_is_asked_again(
+    redis: ground.Client, words: str
+) -> None:
+    answers = [ResponseError(words), None]
 
     async def busy_once() -> str:
         if refusal := answers.pop(0):
@@ -57,6 +66,19 @@ async def test_who_waits_and_who_writes_outlast_a_primary_that_is_none_for_a_whi
         assert batch.finished_groups == ["a"]
     finally:
         await buffer.aclose()
+
+
+async def test_a_script_that_found_redis_full_is_told_by_its_kind_in_any_version(
+    redis: ground.Client,
+) -> None:
+    async def full() -> NoReturn:
+        raise ResponseError(
+            "ERR Error running script (call to f_1): @user_script:21: @user_script: 21: "
+            "-OOM command not allowed when used memory > 'maxmemory'."
+        )
+
+    with pytest.raises(OutOfMemoryError):
+        await Link(redis).outlast(full)
 
 
 async def _has_such_a_group() -> NoReturn:
