@@ -86,7 +86,7 @@ class Desk:
         return buffer
 
     def renewed(self, task: str) -> RolloutBuffer:
-        """Its buffer, with the functions that the task's generator defines by now."""
+        """A task's buffer, with the functions that its generator defines by now."""
         self.rediscover()
         buffer = self._buffers[task] = self._make(task)
         return buffer

@@ -49,11 +49,11 @@ async def test_who_waits_and_who_writes_outlast_a_cluster_that_is_down(
     try:
         await buffer.write(item("a", "u0", 0))
         waits = asyncio.create_task(buffer.take(1, wait=60))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # in which the reader comes to wait
         for node in redis_cluster.nodes:
             node.kill()
         writes = asyncio.create_task(buffer.write(item("a", "u1", 1)))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # in which no node answers
         for node in redis_cluster.nodes:
             await asyncio.to_thread(node.start)
         assert await writes == "stored"

@@ -58,7 +58,7 @@ async def test_who_waits_and_who_writes_outlast_a_primary_that_is_none_for_a_whi
         )
         server.ask("REPLICAOF", "127.0.0.1", "1")
         writes = asyncio.create_task(buffer.write(item("a", "u1", 1)))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # in which the write is refused
         server.ask("REPLICAOF", "NO", "ONE")
         assert await writes == "stored"
         batch = await waits
