@@ -384,8 +384,10 @@ class RolloutBuffer:
         await self._task.forget()
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop. What is due is done first, once: without a
-        server, the last to leave lets an idle task expire."""
+        """Close the connections of this event loop. Slots that are still held are renewed no more.
+        What is due is done first, once: without a server, the last to leave lets an idle task
+        expire."""
+        await self.slots.leave()
         await self._task.leave()
         await self._task.link.aclose()
 

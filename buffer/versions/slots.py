@@ -19,7 +19,7 @@ from buffer.item import Entry, entry_of, instance_key, round_key
 from buffer.link import deadline_in
 from buffer.task import Task
 from ground.lua import chunks
-from ground.tasks import cancellations, heed_cancellation
+from ground.tasks import cancellations, ended, heed_cancellation
 
 log = logging.getLogger(__name__)
 
@@ -162,10 +162,10 @@ class Slots:
 
     async def end(self, slots: Sequence[tuple[str, str]], *, back: bool) -> int:
         """How many of these (id, fence) ended now."""
-        ended, how = 0, "back" if back else "done"
+        over, how = 0, "back" if back else "done"
         for some in chunks([part for slot in slots for part in slot], 2 * _MOST):
-            ended += int(await self._task.call("end_slot", how, *some))
-        return ended
+            over += int(await self._task.call("end_slot", how, *some))
+        return over
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> tuple[int, list[int]]:
         """The version, and for each slot: 0 it continues, 1 late, 2 lost."""
@@ -181,6 +181,12 @@ class Slots:
         """Stop renewing it."""
         for keeper in list(self._keepers.values()):
             keeper.held.pop(slot.id, None)
+
+    async def leave(self) -> None:
+        """Renew those of this event loop no more: they come back by their leases."""
+        keeper = self._keepers.pop(asyncio.get_running_loop(), None)
+        if keeper is not None:
+            await keeper.end()
 
     async def _ask(
         self, ask: str, owner: str, n: int, wishes: Sequence[Wish], lives: float
@@ -222,6 +228,10 @@ class _Keeper:
         self._more.set()  # their lease may be shorter
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run())
+
+    async def end(self) -> None:
+        if self._runner is not None:
+            await ended([self._runner])
 
     async def _run(self) -> None:
         with contextlib.suppress(ReferenceError):  # the buffer is no more: its slots end

@@ -147,6 +147,13 @@ async def test_a_holder_whose_renewals_are_refused_hears_that_its_slots_are_lost
             await asyncio.sleep(0.01)
 
 
+async def test_a_buffer_that_is_closed_renews_no_slot(bench: Bench) -> None:
+    others = asyncio.all_tasks()
+    await bench.buffer.admit(1)
+    await bench.buffer.aclose()
+    assert asyncio.all_tasks() <= others
+
+
 async def test_a_slots_group_has_room_in_a_buffer_that_a_new_line_filled(
     make: Callable[..., Bench],
 ) -> None:
