@@ -1,5 +1,8 @@
 """Judging over a sandbox that only runs programs: one request a case."""
 
+import asyncio
+import math
+
 import pytest
 
 from jail import LocalSandbox
@@ -9,7 +12,8 @@ from jail.models import CodeRequest, CodeResult
 from tests.worker.scripted_answers import Answer, outcome
 from worker import RetryPolicy, SandboxFusion
 from worker.judging.job import judge, judge_job
-from worker.run.turn import JobAtHand
+from worker.run.execution import SPARE
+from worker.run.turn import JobAtHand, Unlimited
 
 QUICK = RetryPolicy(attempts=3, first=0.001)
 FINE = Answer.ok("42\n")
@@ -21,14 +25,19 @@ def compile_error(status: str = "Finished", return_code: int | None = 1) -> Answ
 
 
 async def judged(
-    fusion, count: int = 4, policy: RetryPolicy = QUICK, suite: InlineSuite | None = None, **given
+    fusion,
+    count: int = 4,
+    policy: RetryPolicy = QUICK,
+    suite: InlineSuite | None = None,
+    at_hand: JobAtHand | None = None,
+    **given,
 ) -> JudgeResult:
     cases = [{"input": str(n), "expected": "42"} for n in range(count)]
     request = JudgeRequest.read({"code": "…", "language": "cpp", "cases": cases} | given)
     sandbox = SandboxFusion(fusion.url, margin=1.0)
     try:
         suite = suite or InlineSuite.of(request.cases or [])
-        return await judge(request, suite, JobAtHand(), sandbox, policy)
+        return await judge(request, suite, at_hand or JobAtHand(), sandbox, policy)
     finally:
         await sandbox.close()
 
@@ -104,6 +113,24 @@ async def test_what_a_slow_program_leaves_to_the_total_is_late(fusion) -> None:
 
     assert (result.verdicts, result.reasons[1]) == ("PTTT", "total_seconds")
     assert "the program's cases used 100.0 s" in result.evidence[1]
+
+
+class InLine(Unlimited):
+    """A turn that does not come."""
+
+    async def begin(self, outlives: float) -> None:
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("turn", [Unlimited(), InLine()])
+async def test_a_program_that_waits_for_us_at_the_jobs_end_is_masked(fusion, turn) -> None:
+    """For the sandbox's answer, or for a permit, which is longer than its own time limit."""
+    fusion.default = Answer.ok(seconds=math.inf)
+    at_hand = JobAtHand(turn, seconds=SPARE + 0.1)
+
+    result = await judged(fusion, at_hand=at_hand, run_timeout=0.01)
+
+    assert (result.verdicts, result.masked_because) == ("MMMM", "job_time")
 
 
 async def test_assertions_of_plain_calls_are_held_here(fusion) -> None:
