@@ -22,11 +22,12 @@ from uuid import uuid4
 
 from redis.exceptions import RedisError
 
+from ground import SettingError
 from ground.process import from_thread, on_process_loop, process_loop
 from jail.errors import RequestRefused, SandboxFailure
 from jail.models import CodeRequest, CodeResult
 from worker.hosts.process_lifecycle import lifecycle_here
-from worker.lifecycle.code import run_in
+from worker.lifecycle.code import SESSION_LANGUAGES, run_in
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.provider import SandboxSpec
 from worker.lifecycle.registry.registry import Registry
@@ -42,7 +43,8 @@ class CodeSession:
     """Programs of one rollout, in one sandbox; in Python, in one interpreter.
 
     It may be used in any event loop, and by `run_sync` in threads without one. `provider` is by
-    default PENSTOCK_SESSION_PROVIDER. Raises `SettingError` without a Redis.
+    default PENSTOCK_SESSION_PROVIDER. Raises `SettingError` without a Redis, and for a language
+    that session sandboxes do not run.
     """
 
     def __init__(
@@ -55,6 +57,9 @@ class CodeSession:
         spec: SandboxSpec | None = None,
     ) -> None:
         CodeRequest(code="", language=language, run_timeout=timeout)  # refused now, if it is wrong
+        if language not in SESSION_LANGUAGES:
+            known = " and ".join(sorted(SESSION_LANGUAGES))
+            raise SettingError("language", f"session sandboxes run {known}, not {language}")
         self.masked = ""  # the reason, once our side has failed
         self._language, self._timeout, self._max_output = language, timeout, max_output
         self._name = f"rollout-{uuid4().hex[:12]}"

@@ -25,6 +25,7 @@ from worker.settings import WorkerSettings
 
 Opener = Callable[[], AbstractAsyncContextManager[OpenSandbox]]
 _COMMANDS = {"python": ("py", "python3"), "bash": ("sh", "bash")}
+SESSION_LANGUAGES = frozenset(_COMMANDS)
 
 
 class SessionSandbox:
@@ -35,7 +36,7 @@ class SessionSandbox:
     def __init__(self, lifecycle: SandboxLifecycle) -> None:
         self._lifecycle = lifecycle
         self.name = lifecycle.provider.name
-        self.languages = frozenset(_COMMANDS)
+        self.languages = SESSION_LANGUAGES
 
     async def run(self, request: CodeRequest) -> CodeResult:
         if request.language not in _COMMANDS:

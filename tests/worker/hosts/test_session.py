@@ -130,6 +130,12 @@ async def test_that_of_a_killed_process_is_the_reapers(boxes) -> None:
     await boxes.reaped()
 
 
+def test_a_language_that_session_sandboxes_do_not_run_is_refused_before_any_call() -> None:
+    """Refused at a call, it would mask each rollout whose model uses the tool."""
+    with pytest.raises(SettingError, match="bash and python, not cpp"):
+        CodeSession(language="cpp")
+
+
 def test_without_a_redis_it_says_what_to_set() -> None:
     lifecycle_here.cache_clear()
     with pytest.raises(SettingError, match="PENSTOCK_REDIS_URL"):
