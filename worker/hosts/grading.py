@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,9 @@ log = logging.getLogger("penstock.reward")
 
 # A program that is slow has its verdict before its grade is given up, which would mask it.
 _OF_TIMEOUT = 0.75
+
+# With which a model ends its text, and which slime and OpenRLHF leave there.
+_LAST_TOKEN = re.compile(r"<(?:[|｜]?[\w▁]+[|｜]|/s|eos|end_of_turn)>\s*\Z")
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class Grader:
     queue           the queue's name
     language        the programs' language; None: the one that a completion's fence names, and
                     one that the sandbox does not run is a 0
-    fenced          the program is in a fence, ```python. False: all of the text is the program
+    fenced          the program is in a fence, ```python. False: all of the text is the program,
+                    but for a special token at its end, such as <|im_end|>
     all_or_nothing  1.0 if all cases pass, else 0.0; the first that fails ends the judging
     compare         a rule of comparison, in place of the data set's
     case_timeout    seconds of processor time per case, in place of the data set's, or of 10
@@ -161,6 +166,7 @@ class Grader:
         return from_thread(self.grade(text, truth))
 
     def _program_in(self, text: str) -> tuple[str, str] | None:
+        text = _LAST_TOKEN.sub("", text)
         if not self.fenced:
             return text, self.language or "python"
         return code_of(text, self.language)

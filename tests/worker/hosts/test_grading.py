@@ -59,6 +59,14 @@ async def test_text_without_a_program_is_a_zero_and_a_program_needs_no_fence_if_
     assert grade == Grade(1.0)
 
 
+@pytest.mark.parametrize("token", ["<|im_end|>", "</s>\n", "<｜end▁of▁sentence｜>"])
+async def test_a_special_token_at_the_end_is_none_of_the_program(token: str) -> None:
+    """slime and OpenRLHF leave it there."""
+    code = "print(int(input()) ** 2)"
+    assert await Grader(fenced=False).grade(code + token, SQUARES) == Grade(1.0)
+    assert await Grader().grade(f"```python\n{code}{token}", SQUARES) == Grade(1.0)
+
+
 @pytest.mark.parametrize(
     ("completion", "text"),
     [
