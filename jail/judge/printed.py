@@ -12,6 +12,7 @@ _WHY = (
     "(the embedded one PENSTOCK_SANDBOX_OUTPUT_MB)"
 )
 _ENDED_EARLY = {"status": "Failed", "error_kind": "user", "error_reason": "ended_early"}
+_FLOOD = {"status": "Failed", "error_kind": "limit", "error_reason": "output_limit"}
 
 
 class Compared(CodeRequest):
@@ -25,8 +26,9 @@ def as_known(
 ) -> CodeResult:
     """The output, without its script's mark; an error if it ended before the mark.
 
-    Masked where the output was cut, and what was kept of it does not decide. `may_be` says whether
-    an output that begins so can still be right.
+    Masked where the output was cut, and what was kept of it does not decide. If that is far more
+    than is expected, its program has passed a limit. `may_be` says whether an output that begins
+    so can still be right.
     """
     ran, longest = result.run_result, max(map(len, expected), default=0)
     if mark and ran is not None and mark in (ran.stdout or ""):
@@ -38,8 +40,12 @@ def as_known(
     if ran is None or not ran.stdout_truncated:
         return result.model_copy(update=_ENDED_EARLY) if mark else result
     begun, cut, _ = result.stdout.rpartition(_MARKER)
-    undecided = may_be(begun if cut else result.stdout) if expected else bool(mark)
-    return _masked(result) if undecided else result
+    begun = begun if cut else result.stdout
+    if not (may_be(begun) if expected else mark):
+        return result
+    # No right program prints so much: blanks, or the notes of a check, would buy a mask.
+    much = len(begun.encode()) > max(2 * longest, OUTPUT_LIMIT // 2)
+    return result.model_copy(update=_FLOOD) if much else _masked(result)
 
 
 def _masked(result: CodeResult) -> CodeResult:

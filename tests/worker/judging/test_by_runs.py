@@ -8,7 +8,7 @@ import pytest
 from jail import LocalSandbox
 from jail.judge.models import JudgeRequest, JudgeResult
 from jail.judge.suite import Case, InlineSuite
-from jail.models import CodeRequest, CodeResult
+from jail.models import OUTPUT_LIMIT, CodeRequest, CodeResult
 from tests.worker.scripted_answers import Answer, outcome
 from worker import RetryPolicy, SandboxFusion
 from worker.judging.job import judge, judge_job
@@ -277,6 +277,27 @@ async def test_an_output_that_was_cut_is_masked_unless_its_beginning_is_wrong(
 
     assert (found.verdicts, found.reasons.get(0, "")) == (verdict, reason)
     assert ("PENSTOCK_SANDBOX_OUTPUT_MB" in found.message) == (verdict == "M")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"compare": {"rule": "lines"}}, (b"1",)),
+        ({"mode": "function", "function": "f"}, (b"1",)),
+        ({"mode": "check"}, None),
+    ],
+)
+async def test_a_program_that_floods_its_output_is_not_masked_by_the_cut(given, expected) -> None:
+    """Blanks may come before what is right, but not so many."""
+    check = "assert f(g())" if expected is None else ""
+    suite = InlineSuite([Case(expected=expected, check=check)])
+    request = JudgeRequest.read({"code": "…", "suite": {"sha256": "0" * 64, "count": 1}} | given)
+    sandbox = Keeping(printed("\n" * (2 * OUTPUT_LIMIT), OUTPUT_LIMIT))
+    sandbox.languages = frozenset({"python"})
+
+    found = await judge(request, suite, JobAtHand(), sandbox, QUICK)
+
+    assert (found.verdicts, found.reasons) == ("L", {0: "output_limit"})
 
 
 @pytest.mark.parametrize("checked", [{"mode": "check"}, {"mode": "function", "function": "f"}])
