@@ -15,7 +15,7 @@ from importlib.resources import files
 
 from jail.errors import SandboxUnfit
 from jail.limits import DEFAULTS
-from jail.models import CodeRequest, CodeResult, CommandResult
+from jail.models import OUTPUT_LIMIT, CodeRequest, CodeResult, CommandResult
 from worker.lifecycle.errors import CommandFailed, SandboxLost
 from worker.lifecycle.lifecycle import SandboxLifecycle
 from worker.lifecycle.provider import FILE_ERRORS, ExecResult
@@ -103,7 +103,7 @@ async def run_in(
         isolation=sandbox.provider.name,
         running_seconds=time.monotonic() - began,
         correlation_id=request.correlation_id,
-    ).bounded()
+    ).bounded(max(OUTPUT_LIMIT, request.KEEPS))
 
 
 async def _write_files(sandbox: OpenSandbox, request: CodeRequest) -> None:

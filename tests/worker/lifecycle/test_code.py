@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from jail.errors import SandboxUnfit
+from jail.judge.printed import Compared
 from jail.limits import DEFAULTS
-from jail.models import CodeRequest
+from jail.models import OUTPUT_LIMIT, CodeRequest
 from limiter import TokenBucket
 from tests.worker.lifecycle.conftest import at_landlock, quick
 from worker import RetryPolicy
@@ -88,6 +89,14 @@ async def test_at_landlock_a_session_runs_bash_and_says_why_no_python(
     assert (await sandbox.run(CodeRequest(code="print(1)"))).stdout == "1\n"
     assert await life.end_session("s")
     await sandbox.close()
+
+
+async def test_as_much_output_is_kept_as_its_reader_compares(lifecycle, cloud):
+    sandbox = SessionSandbox(lifecycle())
+    much = {"code": "head -c 2000000 /dev/zero | tr '\\0' x", "language": "bash"}
+    for kind, kept in ((CodeRequest, OUTPUT_LIMIT), (Compared, 2_000_000)):
+        result = await sandbox.run(kind.read(much))
+        assert result.stdout.count("x") == kept
 
 
 @pytest.mark.parametrize("instance", [None, "s"])
