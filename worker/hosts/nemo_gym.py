@@ -83,7 +83,10 @@ class Provider:
     ) -> SandboxExecResult:
         """Run a shell command. A dead sandbox raises; a command out of time has 124."""
         if user is not None:
-            raise ValueError(f"user {user!r}: the commands of a sandbox have one user")
+            raise ValueError(
+                f"user {user!r}: the commands of a sandbox have one user, so name none. An agent's "
+                "config may say `user: null`"
+            )
         box: _Handled = handle.raw
         longest = self._lifecycle.settings.sandbox_ttl
         ended = await box.sandbox.exec(

@@ -59,6 +59,14 @@ async def test_a_sandbox_by_the_entry_point_runs_commands_and_ends(
     assert await boxes.names() == []
 
 
+async def test_a_command_for_another_user_is_refused_and_says_what_to_set(boxes: Boxes) -> None:
+    """NeMo Gym's own agent asks for root, unless it is told otherwise."""
+    async with AsyncSandbox({"penstock": {}}) as sandbox:
+        await sandbox.start(SandboxSpec())
+        with pytest.raises(ValueError, match="`user: null`"):
+            await sandbox.exec("true", user="root")
+
+
 async def test_a_dead_sandbox_raises_and_has_stopped(boxes: Boxes) -> None:
     async with AsyncSandbox({"penstock": {}}) as sandbox:
         await sandbox.start(SandboxSpec())
