@@ -138,7 +138,8 @@ class PenstockSandbox(SandboxEnvironment):
             raise TimeoutError(f"{cmd[0]!r:.100} did not end within {longest:g} s")
         out, err = _text(ended.stdout), _text(ended.stderr)
         code = ended.exit_code or 0
-        if ended.refused == "not_executable":
+        # Words that no program can be given, which the model wrote, are no error of the sample.
+        if ended.refused == "not_executable" and "permission denied" in err.lower():
             raise PermissionError(err.strip())
         code = 128 - code if code < 0 else code  # of a signal, as a shell has it
         return ExecResult(code == 0, code, out, err)

@@ -46,6 +46,14 @@ async def test_commands_end_as_inspect_ai_has_it(sandbox: Any) -> None:
     assert len(cut.value.truncated_output) == 10 << 20
 
 
+@pytest.mark.parametrize("text", ["print(1)\0", "print('\ud800')", f"print('{'x' * 200_000}')"])
+async def test_a_program_that_no_command_can_carry_fails_and_its_sample_is_scored(
+    sandbox: Any, text: str
+) -> None:
+    ran = await sandbox.exec(["python3", "-c", text])
+    assert (ran.success, ran.returncode, ran.stdout) == (False, 126, "")
+
+
 async def test_files_are_refused_as_inspect_ai_has_it(sandbox: Any) -> None:
     await sandbox.write_file("folder/file", b"\xc3\x28")
     assert await sandbox.read_file("folder/file", text=False) == b"\xc3\x28"
