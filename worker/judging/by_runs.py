@@ -34,6 +34,7 @@ from worker.run.turn import JobAtHand, Turn
 _AT_ONCE = 32  # cases of one program, their inputs in memory: as many as verl's client has threads
 _LOSSES = 3  # cases whose attempts ran out; after so many the sandbox is given up
 _ONCE = RetryPolicy(attempts=1)
+_LEAST = 0.001  # seconds for a case that begins as the time for all ends
 
 
 class ByRuns:
@@ -213,13 +214,22 @@ class ByRuns:
             self._compiled_again.add(index)
             self._run_again(index)
             return None
+        if result.error_reason == "run_timeout" and request.run_timeout < self._limit(index):
+            # The time for all is over, not the case's own: `cut_off` says whose fault that is.
+            self._found.own_seconds += ran.duration if (ran := _ran(result)) else 0.0
+            self._todo.clear()
+            return None
         if result.error_kind != "infrastructure":
             await self._judge(index, case, calls, mark, result)
         return result
 
+    def _limit(self, index: int) -> float:
+        return self._request.limits(index).run_timeout or self._request.run_timeout
+
     def _program(self, index: int, case: Case, calls: Calls | None) -> tuple[CodeRequest, str]:
         """The request for a case, and the mark that its program prints if it comes to its end."""
         asked, limits = self._request, self._request.limits(index)
+        left = min(self._own.since, _now()) + asked.total - _now()
         if calls and calls.behind:
             code, mark = f"{asked.code}\n\n{calls.behind}", ""
         elif calls:
@@ -233,7 +243,7 @@ class ByRuns:
             stdin=(calls.text if calls else case.input).decode(),
             files=asked.files,
             compile_timeout=asked.compile_timeout,
-            run_timeout=limits.run_timeout or asked.run_timeout,
+            run_timeout=min(limits.run_timeout or asked.run_timeout, max(left, _LEAST)),
             memory_limit_mb=limits.memory_limit_mb,
             labels=asked.labels,
             correlation_id=asked.correlation_id,

@@ -115,6 +115,37 @@ async def test_what_a_slow_program_leaves_to_the_total_is_late(fusion) -> None:
     assert "the program's cases used 100.0 s" in result.evidence[1]
 
 
+class Late:
+    """A sandbox whose programs use all of their time, by its own clock."""
+
+    name, languages = "late", frozenset({"python"})
+
+    async def run(self, request: CodeRequest) -> CodeResult:
+        body = outcome("Failed", "TimeLimitExceeded", None)
+        body["run_result"]["execution_time"] = request.run_timeout
+        return CodeResult.read(body)
+
+    async def close(self) -> None: ...
+
+
+async def test_no_case_runs_longer_than_the_time_for_all() -> None:
+    """A caller gives a grade up soon after that, and what is given up is masked."""
+    request = JudgeRequest.read({"code": "…", "cases": [{"input": ""}] * 3, "total_seconds": 5})
+    suite = InlineSuite.of(request.cases or [])
+
+    result = await judge(request, suite, JobAtHand(), Late(), QUICK)
+
+    assert (result.verdicts, result.reasons) == ("TTT", dict.fromkeys(range(3), "total_seconds"))
+    assert "used 5.0 s" in result.evidence[0]
+
+
+async def test_a_case_that_the_total_ends_is_skipped_if_its_program_hardly_ran(fusion) -> None:
+    fusion.default = Answer.late(seconds=0.1)
+    result = await judged(fusion, total_seconds=0.05)
+
+    assert (result.verdicts, result.reasons[0]) == ("SSSS", "total_seconds")
+
+
 class InLine(Unlimited):
     """A turn that does not come."""
 
