@@ -162,7 +162,7 @@ class Pipeline:
             masked = 0 if oldest is None else mask(out, oldest, start)
         except FunctionFailed:
             raise
-        except Exception as failure:  # a step of ours cannot use what theirs made
+        except Exception as failure:  # a default step cannot use what a custom one made
             raise FunctionFailed(f"{self._blamed}: {reason_of(failure)}") from failure
         return Handling("delivered", out, masked=masked)
 

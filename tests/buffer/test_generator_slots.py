@@ -136,5 +136,5 @@ def test_a_generator_renews_at_the_pace_of_a_lease_that_became_shorter(bench: Be
     bench.generator(held_back=True)
     until(lambda: bench.begun_questions() == 4, "four questions under way")
     bench.call("PUT", "/policy", groups_per_version=6, max_age=1, slot_lease=1.0)
-    time.sleep(7)  # it heard of that in its next renewal; the one after is for the new lease
+    time.sleep(7)  # in two renewals: the first says what the lease is now, the second is in time
     assert bench.call("GET", "/stats").get("slots_lapsed", 0) == 0

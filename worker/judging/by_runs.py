@@ -228,7 +228,7 @@ class ByRuns:
 
     def _program(self, index: int, case: Case, calls: Calls | None) -> tuple[CodeRequest, str]:
         """The request for a case, and the mark that its program prints if it comes to its end."""
-        asked, limits = self._request, self._request.limits(index)
+        asked = self._request
         left = min(self._own.since, _now()) + asked.total - _now()
         if calls and calls.behind:
             code, mark = f"{asked.code}\n\n{calls.behind}", ""
@@ -243,8 +243,8 @@ class ByRuns:
             stdin=(calls.text if calls else case.input).decode(),
             files=asked.files,
             compile_timeout=asked.compile_timeout,
-            run_timeout=min(limits.run_timeout or asked.run_timeout, max(left, _LEAST)),
-            memory_limit_mb=limits.memory_limit_mb,
+            run_timeout=min(self._limit(index), max(left, _LEAST)),
+            memory_limit_mb=asked.limits(index).memory_limit_mb,
             labels=asked.labels,
             correlation_id=asked.correlation_id,
         )

@@ -60,7 +60,7 @@ async def test_a_sandbox_by_the_entry_point_runs_commands_and_ends(
 
 
 async def test_a_command_for_another_user_is_refused_and_says_what_to_set(boxes: Boxes) -> None:
-    """NeMo Gym's own agent asks for root, unless it is told otherwise."""
+    """NeMo Gym's own agent asks for root, unless its config names no user."""
     async with AsyncSandbox({"penstock": {}}) as sandbox:
         await sandbox.start(SandboxSpec())
         with pytest.raises(ValueError, match="`user: null`"):
