@@ -9,6 +9,7 @@ many, also where there is no Redis; the first call looks for one.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 import weakref
@@ -33,6 +34,7 @@ from worker.tool.verl_host import BaseTool, traced
 log = logging.getLogger("penstock.tool")
 
 _LEAST = 0.001  # seconds for a call whose turn comes at the end of its time
+_NO_CLOCK = contextlib.nullcontext()  # for a call that need not wait for its turn
 
 
 class SandboxFusionTool(BaseTool):
@@ -194,9 +196,13 @@ class _Workers:
         call waits for its turn is part of its `max_wait`."""
         loop, most = asyncio.get_running_loop(), self._config.max_wait
         ends = loop.time() + most
-        turns = self._turns.setdefault(loop, asyncio.Semaphore(self._config.num_workers))
+        turns = self._turns.get(loop)
+        if turns is None:
+            turns = self._turns[loop] = asyncio.Semaphore(self._config.num_workers)
+        clock: contextlib.AbstractAsyncContextManager[object]
+        clock = asyncio.timeout_at(ends) if turns.locked() else _NO_CLOCK
         try:
-            async with asyncio.timeout_at(ends):
+            async with clock:
                 await turns.acquire()
         except TimeoutError:
             what = "no job yet, earlier calls of this process took all of num_workers"
