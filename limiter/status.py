@@ -318,6 +318,8 @@ class Change:
         fields |= self._amounts(stands)
         if (self.rate is None) != (self.burst is None):
             rate = stands.rate if self.rate is None else self.rate
+            if rate is None:
+                raise SettingError("burst", f"gate {stands.name!r} has no rate; give a rate too")
             check_terms(None, rate, self.burst or stands.burst)
         if self.adapt is False:
             fields["adapts"] = ""

@@ -152,8 +152,6 @@ def set_limits(
             )
             gate.sync.status()  # makes it, so that it can be changed as any other
         rate = rates.pop("requests", rate)
-        if burst is not None and rate is None and gate.terms.rate is None:
-            raise SettingError("burst", f"gate {name!r} has no rate; give --rate too")
         return _change(
             url, gate, limit=limit, rate=rate, burst=burst, min=least, max=most,
             adapt=adapt or None, rates=rates or None, passing=passing,

@@ -120,6 +120,15 @@ async def test_a_change_that_cannot_work_is_refused(redis):
     assert (await gate.status()).limit == 1
 
 
+async def test_a_burst_without_a_rate_is_refused_to_a_gate_that_stands(redis):
+    gate = TokenBucket(redis, "g", limit=1)
+    with pytest.raises(SettingError, match=r"burst.*no rate.*give a rate"):
+        await gate.configure(burst=5)
+    with pytest.raises(SettingError, match=r"burst.*no rate"):
+        gate.sync.configure(limit=2, burst=5)
+    assert ((await gate.status()).limit, (await gate.status()).burst) == (1, None)
+
+
 @pytest.mark.parametrize(
     "bounds", [{"max": math.inf}, {"max": 10**5000}, {"min": math.nan, "max": 9}, {"max": "9"}]
 )
