@@ -5,7 +5,7 @@ one beyond its cap is refused rather than quietly lowered.
 """
 
 import resource
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from ground.numbers import shown
@@ -33,23 +33,23 @@ class Limits:
     fetched: int = 64 * MB  # all fetched files together
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
+        for name, value in vars(self).items():
             if not value > 0:  # nor what is no number
                 raise LimitRefused(f"limit {name} is {value}; it must be above 0")
 
     def within(self, caps: "Limits") -> "Limits":
         """Itself, if no limit is beyond the operator's cap."""
-        for field in fields(self):
-            asked, cap = getattr(self, field.name), getattr(caps, field.name)
+        for name, cap in vars(caps).items():
+            asked = getattr(self, name)
             if asked > cap:
                 raise LimitRefused(
-                    f"limit {field.name} is {shown(asked)}, above this sandbox's cap of {cap}; "
+                    f"limit {name} is {shown(asked)}, above this sandbox's cap of {cap}; "
                     f"ask for less, or give `LocalSandbox` other `caps`"
                 )
         return self
 
     def on_the_wire(self) -> dict[str, Any]:
-        return asdict(self)
+        return dict(vars(self))
 
 
 DEFAULTS = Limits()
