@@ -156,7 +156,7 @@ constraints: | python ## renew .ci/constraints.txt, the versions that CI install
 against: $(VENV)/.installed ## this tree beside another revision, in turns: REV=… [SUITE=queue|gates|buffer|http|sandbox] [ROUNDS=8]
 	@$(BIN)/python -m bench.against $(REV) $(SUITE) $(if $(ROUNDS),--rounds $(ROUNDS))
 
-instructions: $(VENV)/.installed valgrind ## count what a pair, a job and a write cost in instructions: over 2% more than noted is a fault
+instructions: $(VENV)/.installed valgrind ## count what a pair, a job, a tool's call and a write cost in instructions: over 2% more than noted is a fault
 	$(BIN)/python -m bench.instructions
 
 lowest: $(LOWEST)/.installed ## run the tests on the oldest versions that pyproject.toml allows
