@@ -40,7 +40,6 @@ from redis.exceptions import NoScriptError
 Command = tuple[Any, ...]
 
 _INCLUDE = re.compile(r"^-- include: (\S+)\.lua(?: or (\S+)\.lua)?(?: if (\w+))?$", re.MULTILINE)
-_LINE = re.compile(r"^(.*\S) -- if (\w+)\n", re.MULTILINE)
 _HEADER = re.compile(r"^-- (KEYS|ARGV)\b *(.*(?:\n--  +.*)*)$", re.MULTILINE)
 _REMARK = re.compile(r"\([^()]*\)")
 _ROWS = re.compile(r"for each ?([a-z_]*): ([a-z_ ]+),?")
@@ -191,10 +190,21 @@ def _expanded(
             chosen.append(wanted)
         return _expanded(*wanted, forms, seen, chosen)
 
-    def of_form(line: re.Match[str]) -> str:
-        return f"{line[1]}\n" if line[2] in forms else ""
+    return _INCLUDE.sub(included, _of_forms(_text(package, name), forms))
 
-    return _INCLUDE.sub(included, _LINE.sub(of_form, _text(package, name)))
+
+def _of_forms(text: str, forms: tuple[str, ...]) -> str:
+    """The lines of all forms and of these. A pattern would take most of the loader's time."""
+    if " -- if " not in text:
+        return text
+    kept = []
+    for line in text.splitlines():
+        code, mark, form = line.rpartition(" -- if ")
+        if not (mark and form.isidentifier()):
+            kept.append(line)
+        elif form in forms:
+            kept.append(code)
+    return "\n".join([*kept, ""])
 
 
 @cache
