@@ -34,6 +34,16 @@ def commands(**outputs: tuple[Any, ...]) -> list[Any]:
     return [None, {}, *(row | {"execution_time": 0.1} for row in rows)]
 
 
+def with_return_codes(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer as verl is asked. A failed run without a return code says nothing here, as one
+    with 0 does; verl takes it for the program's error."""
+    asked = copy.deepcopy(answer)
+    for command in (asked["compile_result"], asked["run_result"]):
+        if asked["status"] == "Failed" and command and command["return_code"] is None:
+            command["return_code"] = 0
+    return asked
+
+
 @pytest.fixture
 def theirs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The file alone: what it only imports need not be there."""
@@ -50,8 +60,9 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_every_answer_is_judged_as_verl_judges_it(theirs, monkeypatch, status) -> None:
     logging.disable(logging.CRITICAL)
     answer: dict[str, Any] = {"status": status}
-    for module in (theirs, check):
-        monkeypatch.setattr(module, "call_sandbox_api", lambda **_: (copy.deepcopy(answer), None))
+    asked = {theirs: with_return_codes, check: copy.deepcopy}
+    for module, of in asked.items():
+        monkeypatch.setattr(module, "call_sandbox_api", lambda of=of, **_: (of(answer), None))
     program = check._Program("x", None, "u", None, 5, 256, "python")
     compiled = commands(stderr=(None, "no"))
     ran = commands(stdout=("4\n", None, "5"))
@@ -64,6 +75,7 @@ def test_every_answer_is_judged_as_verl_judges_it(theirs, monkeypatch, status) -
                     0, "in", expected, "u", "x", 5, 256, "python"
                 )
                 ours = program.tried(0, "in", expected, "")
+                metadata |= {"api_response": answer, "exit_code": (other or {}).get("return_code")}
                 assert (type(ours[0]), ours) == (type(code), (code, metadata)), (answer, expected)
                 judged += 1
     finally:
