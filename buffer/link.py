@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import redis.exceptions
 
-from ground import RedisUnavailable
+from ground import RedisFull, RedisUnavailable
 from ground.backoff import backoff
 from ground.lua import Command, Script
 from ground.redis.async_connection import AsyncConnection
@@ -111,8 +111,11 @@ class Link:
                 return await call()
             except (*_OUTAGE, redis.exceptions.ResponseError) as outage:
                 if not isinstance(outage, _OUTAGE) and not _NOT_NOW.search(str(outage)):
-                    if is_full(outage):  # scripts of Redis 6.2 say so in words
-                        raise redis.exceptions.OutOfMemoryError(str(outage)) from None
+                    if is_full(outage):
+                        raise RedisFull(
+                            f"maxmemory: {self.target} is out of memory; raise maxmemory, or lower "
+                            "PENSTOCK_MAX_BUFFER_BYTES below it"
+                        ) from None
                     raise
                 failures += 1
                 pause = backoff(failures, 0.02, 1.0)

@@ -15,10 +15,9 @@ from buffer.errors import NoPolicy, RolloutReplaced, UnknownTask
 from buffer.group_functions import GroupFunctions
 from buffer.link import Link, scored
 from buffer.settings import TaskConfig
-from ground import PenstockError, RedisUnfit
+from ground import PenstockError
 from ground.keys import check_name, in_run, tagged
 from ground.lua import Script, load_script
-from ground.redis.connection import is_full
 
 _STRIKE = load_script("buffer", "strike")
 
@@ -177,11 +176,6 @@ class Task:
                 raise RolloutReplaced(self.name) from None
             if "NOPOLICY" in str(refusal):
                 raise NoPolicy(self.name) from None
-            if is_full(refusal):
-                raise RedisUnfit(
-                    f"maxmemory: {self.link.target} is out of memory; raise maxmemory, or lower "
-                    "PENSTOCK_MAX_BUFFER_BYTES below it"
-                ) from None
             raise
 
     async def call_to_its_end(self, script: str, *args: Any) -> Any:

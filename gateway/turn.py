@@ -18,8 +18,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
-from redis.exceptions import OutOfMemoryError
-
 from gateway import canonical
 from gateway.calls import Call, Sent, common
 from gateway.dialects.dialect import Question, Reply, answered
@@ -31,7 +29,7 @@ from gateway.log import Asked, Fresh, Join, Replay, Session, SessionLog
 from gateway.metrics import Tally
 from gateway.packing import Ids, floats_of, ids_of, runs, spread
 from gateway.settings import GatewaySettings
-from ground import RedisUnavailable, tracing
+from ground import RedisFull, RedisUnavailable, tracing
 from ground.backoff import backoff
 from ground.tasks import ended
 from limiter import GateUnavailable, LimitTimeout, Permit
@@ -350,7 +348,7 @@ class Turns:
             try:
                 await self._log.commit(session, fence, call, reached, answer)
                 return
-            except (RedisUnavailable, OutOfMemoryError):
+            except (RedisUnavailable, RedisFull):
                 if time.monotonic() > deadline:
                     raise
             await asyncio.sleep(_PAUSE)

@@ -58,5 +58,9 @@ class RedisUnfit(RedisError):
     """A server answers, but its version, role or configuration would lose data."""
 
 
+class RedisFull(RedisUnfit):
+    """The server is at its `maxmemory`, and refuses writes. What it has is safe."""
+
+
 class VersionError(PenstockError):
     """A message carries a schema version that this release does not speak."""

@@ -8,7 +8,6 @@ from typing import Any, TypeVar, cast
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import BeforeValidator
-from redis.exceptions import OutOfMemoryError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive
@@ -26,7 +25,7 @@ from buffer.errors import (
 from buffer.item import parse_json
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.writer import Outcome
-from ground import PenstockError, RedisError, RedisUnfit, SettingError
+from ground import PenstockError, RedisError, SettingError
 from ground.tasks import ended
 
 T = TypeVar("T")
@@ -57,8 +56,6 @@ def envelope(success: bool, message: str, data: Any = None) -> dict[str, Any]:
 def refusal(error: Exception) -> Response:
     """Any error of Penstock as an answer: its status, its reason, when to retry."""
     headers = {}
-    if isinstance(error, OutOfMemoryError):
-        error = RedisUnfit("maxmemory: Redis is full; raise it, or make room")
     if isinstance(error, BufferFull):
         headers["Retry-After"] = str(max(1, round(error.retry_after)))
     elif isinstance(error, RedisError):
@@ -114,7 +111,7 @@ def _status(error: Exception) -> int:
     return 500
 
 
-OURS = (PenstockError, Refused, OutOfMemoryError)
+OURS = (PenstockError, Refused)
 
 
 async def disconnected(receive: Receive) -> None:

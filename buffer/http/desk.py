@@ -21,7 +21,7 @@ from buffer.link import Link
 from buffer.rollout_buffer import RolloutBuffer
 from buffer.settings import BufferSettings, TaskConfig
 from buffer.task import enter, enter_started, listed_tasks, tidied_tasks
-from ground import PenstockError
+from ground import PenstockError, RedisFull
 from ground.complaint import Complaint
 from ground.redis.url import RedisTarget
 from ground.tasks import heed_cancellation
@@ -114,7 +114,7 @@ class Desk:
             await self.buffer(task).sweep(serving=True)
         except UnknownTask as gone:
             log.debug("a task has expired", extra={"reason": str(gone)})
-        except redis.exceptions.ResponseError as failure:
+        except (redis.exceptions.ResponseError, RedisFull) as failure:
             log.warning("sweep failed", extra={"task": task, "reason": str(failure)})
 
     async def aclose(self) -> None:

@@ -28,7 +28,7 @@ from buffer.http.desk import Desk
 from buffer.http.reach import check_reach, check_readable, with_token, without_token
 from buffer.item import instance_key
 from buffer.settings import TaskConfig
-from ground import PenstockError
+from ground import PenstockError, RedisFull
 from ground.backoff import backoff
 from ground.complaint import Complaint
 from ground.keys import check_name, in_run, tagged
@@ -170,7 +170,7 @@ class Rollouts:
         renewal."""
         try:
             await self._watch(task)
-        except redis.exceptions.ResponseError as refusal:
+        except (redis.exceptions.ResponseError, RedisFull) as refusal:
             extra = {"task": task, "reason": str(refusal)}
             log.warning("the lease of a rollout was not renewed", extra=extra)
 

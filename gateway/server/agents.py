@@ -17,8 +17,6 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from redis.exceptions import OutOfMemoryError
-
 from gateway import canonical
 from gateway.calls import Sent
 from gateway.dialects import chat, messages
@@ -340,8 +338,6 @@ def fault_of(problem: Exception) -> Fault:
             return Fault(503, str(problem), retry_after=after or 1.0, again=True)
         case RedisError() | GatewayError() | PenstockError():
             return Fault(503, str(problem), retry_after=1.0, again=True)
-        case OutOfMemoryError():
-            return Fault(503, "Redis is full: give it more memory", retry_after=1.0, again=True)
     log.error("a request failed", exc_info=problem)
     return Fault(500, "the gateway failed to answer this request; see its log", again=True)
 

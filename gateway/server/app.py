@@ -13,7 +13,6 @@ from typing import Any, cast
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import Metric
-from redis.exceptions import OutOfMemoryError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -80,7 +79,6 @@ class Gateway:
         app.state.sessions, app.state.run = self._sessions, self._run
         app.include_router(control)
         app.add_exception_handler(PenstockError, _refused)
-        app.add_exception_handler(OutOfMemoryError, _refused)
         app.add_exception_handler(RequestValidationError, invalid)
         app.add_exception_handler(HTTPException, _http)
         return app

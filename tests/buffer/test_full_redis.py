@@ -1,6 +1,9 @@
 """What is held stays held while Redis has no memory left."""
 
+import pytest
+
 from buffer import Policy, RolloutBuffer, TaskConfig
+from ground import RedisFull
 from ground.lua import load_script
 from tests.buffer.conftest import item
 from tests.buffer.serving import served
@@ -36,4 +39,17 @@ async def test_a_start_in_a_full_redis_is_refused_with_what_to_raise(private_red
         asked = {"task_type": "outside", "num_repeat_per_sample": 2}
         refused = await client.post("/start_rollout", json=asked)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        assert refused.json()["message"].startswith("maxmemory: Redis is full")
+        assert refused.json()["message"].startswith("maxmemory: ")
+
+
+async def test_a_call_of_the_library_in_a_full_redis_says_what_to_raise(private_redis) -> None:
+    server = private_redis(aof=False)
+    buffer = RolloutBuffer(server.target, "math", TaskConfig(group_size=2))
+    try:
+        server.ask("CONFIG", "SET", "maxmemory", 1)
+        with pytest.raises(RedisFull, match=r"maxmemory: .* is out of memory; raise maxmemory"):
+            await buffer.write(item("a", "u1", 1))
+        server.ask("CONFIG", "SET", "maxmemory", 0)
+        assert await buffer.write(item("a", "u1", 1)) == "stored"
+    finally:
+        await buffer.aclose()

@@ -68,7 +68,7 @@ async def test_who_waits_and_who_writes_outlast_a_primary_that_is_none_for_a_whi
         await buffer.aclose()
 
 
-async def test_a_script_that_found_redis_full_is_told_by_its_kind_in_any_version(
+async def test_a_full_redis_has_an_error_of_its_own_in_any_version(
     redis: ground.Client,
 ) -> None:
     async def full() -> NoReturn:
@@ -77,8 +77,12 @@ async def test_a_script_that_found_redis_full_is_told_by_its_kind_in_any_version
             "-OOM command not allowed when used memory > 'maxmemory'."
         )
 
-    with pytest.raises(OutOfMemoryError):
-        await Link(redis).outlast(full)
+    async def full_since_7() -> NoReturn:
+        raise OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
+
+    for refused in (full, full_since_7):
+        with pytest.raises(ground.RedisFull, match=r"maxmemory: .* is out of memory"):
+            await Link(redis).outlast(refused)
 
 
 async def _has_such_a_group() -> NoReturn:

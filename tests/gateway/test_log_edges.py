@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from redis.exceptions import OutOfMemoryError
 
 from buffer import ItemRefused, Outcome, Policy, SlotLost
 from gateway.calls import Call, Sent, State
@@ -32,7 +31,7 @@ from gateway.server.agents import fault_of
 from gateway.server.control import show_session
 from gateway.settings import GatewaySettings
 from gateway.training_rows import Log, rows_of
-from ground import RedisUnavailable
+from ground import RedisFull, RedisUnavailable
 from tests.gateway.agents import Agent, How, MemoryLog, World, check
 from tests.gateway.conftest import Bench
 from tests.gateway.scripted.model import Template
@@ -600,7 +599,7 @@ async def test_a_full_redis_ends_no_renewing_of_leases() -> None:
         async def run(self, *_: Any) -> None:
             if self.full:
                 self.full = False
-                raise OutOfMemoryError("OOM command not allowed")
+                raise RedisFull("maxmemory: it is out of memory")
             renewed.set()
 
     link: Any = FullOnce()
@@ -611,7 +610,7 @@ async def test_a_full_redis_ends_no_renewing_of_leases() -> None:
     await asyncio.wait([waits, notes._runner], return_when=asyncio.FIRST_COMPLETED)
     assert renewed.is_set()
     await notes.aclose()
-    assert fault_of(OutOfMemoryError("OOM command not allowed")).status == 503
+    assert fault_of(RedisFull("maxmemory: it is out of memory")).status == 503
 
 
 class Hurried(asyncio.SelectorEventLoop):
