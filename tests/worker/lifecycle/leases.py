@@ -6,13 +6,14 @@ from worker.lifecycle.registry.registry import Registry
 
 
 def leases_end(redis: AnyRedis, run: str = "test") -> None:
-    """All of a run, as if each had ended long ago: those of owners who are dead.
+    """All that are left of a run, as if each had ended long ago: those of owners who are dead.
 
     A lease that is short enough to be waited for is too short for a slow machine to keep.
     """
     registry = Registry(redis, run)
     over = {record.name: 1 for record in registry.look().records}
-    registry._client.zadd(registry._keys[1], over)  # a registry itself only renews them
+    if over:  # an owner that ended by itself has left none
+        registry._client.zadd(registry._keys[1], over)  # a registry itself only renews them
     registry.close()
 
 
