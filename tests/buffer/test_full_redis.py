@@ -3,8 +3,12 @@
 import pytest
 
 from buffer import Policy, RolloutBuffer, TaskConfig
-from ground import RedisFull
+from buffer.http.desk import Desk
+from buffer.http.rollouts import Rollouts
+from buffer.settings import BufferSettings
+from ground import Client, RedisFull
 from ground.lua import load_script
+from ground.redis.connect import target_of
 from tests.buffer.conftest import item
 from tests.buffer.serving import served
 
@@ -39,7 +43,8 @@ async def test_a_start_in_a_full_redis_is_refused_with_what_to_raise(private_red
         asked = {"task_type": "outside", "num_repeat_per_sample": 2}
         refused = await client.post("/start_rollout", json=asked)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        assert refused.json()["message"].startswith("maxmemory: ")
+        full = f"maxmemory: {server.target} is out of memory; raise maxmemory"
+        assert refused.json()["message"].startswith(full)
 
 
 async def test_a_call_of_the_library_in_a_full_redis_says_what_to_raise(private_redis) -> None:
@@ -53,3 +58,17 @@ async def test_a_call_of_the_library_in_a_full_redis_says_what_to_raise(private_
         assert await buffer.write(item("a", "u1", 1)) == "stored"
     finally:
         await buffer.aclose()
+
+
+async def test_a_full_redis_ends_no_look_at_the_other_tasks(
+    redis: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object, **__: object) -> None:
+        raise RedisFull("maxmemory: it is out of memory")
+
+    monkeypatch.setattr(RolloutBuffer, "sweep", full)
+    monkeypatch.setattr(Rollouts, "_watch", full)
+    desk = Desk(target_of(redis), "default", BufferSettings())
+    await desk._sweep("math")
+    await Rollouts(desk, "http://127.0.0.1:1")._watch_or_report("math")
+    await desk.aclose()

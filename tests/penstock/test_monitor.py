@@ -100,7 +100,7 @@ def test_gates_jobs_and_their_programs(guarded: httpx.Client, real_redis: ground
     assert guarded.post(at, json={"paused": True}).json()["paused"] is True
     assert guarded.post(at, json={"paused": False, "limit": 7}).json()["limit"] == 7
     assert gate.sync.status().limit == 7
-    for wrong in ({"limit": 0}, {"limit": "many"}, {"colour": 1}, {}, [1]):
+    for wrong in ({"limit": 0}, {"limit": "many"}, {"burst": 5}, {"colour": 1}, {}, [1]):
         assert guarded.post(at, json=wrong).status_code == 400
     assert guarded.post("/api/gates/none", json={"limit": 1}).status_code == 404
     queue = open_queue(real_redis)
